@@ -108,7 +108,8 @@ class Capture:
         from npuscope.analysis import query
 
         with self._asking:
-            return query.notes(self._data.con, self._chosen) + self._data.warnings
+            told = query.notes(self._data.con, self._chosen) + self._data.warnings
+            return [*self._data.left_out, *told]
 
     def steps(self, *, rank: int | None = None, step: int | None = None) -> pl.DataFrame:
         """Each step of each rank: computing, communication, what of it is masked, free time."""
@@ -316,12 +317,13 @@ class Capture:
         """What was recorded of each rank, what is missing, what that allows; lists and structs are
         JSON text."""
         from npuscope.analysis.doctor.doctor import examine
-        from npuscope.collector.store.manifest import is_store, manifests
+        from npuscope.collector.store.manifest import is_store
+        from npuscope.collector.store.store import opened_over
         from npuscope.dashboard.terminal.doctor.doctor_rows import Disk, doctor_rows
 
         with self._asking:
             target = self._data.target
-            read = manifests(target) if is_store(target) else []
+            read = opened_over(self._data.con, target) if is_store(target) else []
             return _frame(doctor_rows(examine(self._data.con, read, self._chosen), Disk()))
 
     def sql(self, text: str) -> pl.DataFrame:

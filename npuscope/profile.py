@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,10 +19,8 @@ from npuscope.analysis.summaries import summaries
 from npuscope.analysis.wording import ranks_named
 from npuscope.collector.buckets import url_of
 from npuscope.collector.store import mirror, store
-from npuscope.collector.store.compact_files import torn, torn_advice
 from npuscope.collector.store.derived import MEMORY_BYTES
 from npuscope.collector.store.manifest import (
-    Manifest,
     folder_value,
     is_store,
     manifests,
@@ -64,9 +61,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Tables of `target`; `result` where an ingest came first; `messages` on what it did;
-    `warnings` on what was lost or guessed when the ranks were read; `memory_bytes` for what all
-    ranks together tell (None: as much as it usually gets)."""
+    """Tables of `target`; `result` where an ingest came first; `messages` on what it did, and on
+    captures that are `left_out`; `is_partial`: whether such a one was asked for; `warnings` on what
+    was lost or guessed when the ranks were read; `memory_bytes` for what all ranks together tell
+    (None: as much as it usually gets)."""
 
     con: duckdb.DuckDBPyConnection
     target: Path
@@ -74,6 +72,8 @@ class Opened:
     messages: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     memory_bytes: int | None = None
+    left_out: tuple[str, ...] = ()
+    is_partial: bool = False
 
 
 @contextlib.contextmanager
@@ -81,10 +81,10 @@ def opened(source: Source, *, is_command: bool = True, scope: Scope = ALL) -> It
     """Open the tables behind a path; closes them at the end. Warnings are of the scope's run and
     capture, and of the run that was read where one was.
 
-    While a command has them open, it computes, and says so where that takes long. Where `scope`
-    names a run or a capture, others are left out that are damaged.
+    While a command has them open, it computes, and says so where that takes long. Captures of
+    which a file is torn are left out.
 
-    Raises TraceNotFound, StoreError or UsageError.
+    Raises TraceNotFound, UsageError, or StoreError: also where all that `scope` names is left out.
     """
     source = located(source)
     target: Path = source.path
@@ -93,34 +93,27 @@ def opened(source: Source, *, is_command: bool = True, scope: Scope = ALL) -> It
     if not is_ingested(source.path):
         target, result, messages = bring_up_to_date(source, is_command=is_command)
     with waiting("computing") if is_command else contextlib.nullcontext():
-        left_out: list[str] = []
-        among = None
-        if scope.run or scope.capture:
-            among = partial(_whole, target, scope, left_out)
-        con = store.open(
-            target, summaries=summary_versions(), writable=source.writable, among=among
-        )
+        con = store.open(target, summaries=summary_versions(), writable=source.writable)
+        torn = store.left_out(con)
         if is_command:
-            remember(con, target if is_store(target) and not left_out else None)
+            remember(con, target if is_store(target) and not torn else None)
         try:
+            mine = replace(scope, run=result.run) if result else scope
+            asked = [told for key, told in torn.items() if mine.has(*key)]
+            if asked and not any(
+                mine.has(one.run, one.capture) for one in store.opened_over(con, target)
+            ):
+                raise StoreError(asked[0])
             if mirror.url_behind(target) is not None:  # its files came with the first look
                 messages = [*messages, *kept_within_limit(target)]
-            mine = replace(scope, run=result.run) if result else scope
-            told = [*left_out, *reading_warnings(target, con, mine)]
-            yield Opened(con, target, result, messages, told, source.memory_bytes)
+            left_out = tuple(Message("left out: {told}", told=one) for one in torn.values())
+            warnings = reading_warnings(target, con, mine)
+            yield Opened(
+                con, target, result, [*messages, *left_out], warnings, source.memory_bytes,
+                left_out, bool(asked),
+            )  # fmt: skip
         finally:
             con.close()
-
-
-def _whole(
-    target: Path, scope: Scope, left_out: list[str], found: list[Manifest]
-) -> list[Manifest]:
-    """The ranks without those captures beside the scope's of which a file is torn; these are told
-    in `left_out`."""
-    others = [one for one in found if not scope.has(one.run, one.capture)]
-    files = {key[:2]: file for key, file in torn(target, others).items()}
-    left_out[:] = [Message("left out: {told}", told=torn_advice(one)) for one in files.values()]
-    return [one for one in found if (one.run, one.capture) not in files]
 
 
 def located(source: Source) -> Source:
@@ -266,8 +259,12 @@ def reading_warnings(
     told = Message(
         "not read: a link, or its manifest is damaged; remove it and ingest the profile again"
     )
-    odd = (one for one in odd_places(target, found) if scope.has(*map(folder_value, one.parts[:2])))
-    return [*warnings, *(Message("{place}: {note}", place=str(one), note=told) for one in odd)]
+    known = {} if con is None else store.left_out(con)
+    for one in odd_places(target, found):
+        run, *rest = map(folder_value, one.parts[:2])
+        if scope.has(run, *rest) and (run, *rest) not in known:
+            warnings.append(Message("{place}: {note}", place=str(one), note=told))
+    return warnings
 
 
 def summary_versions() -> dict[str, str]:

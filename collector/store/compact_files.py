@@ -152,6 +152,15 @@ def torn(store: Path, found: Sequence[Manifest]) -> dict[tuple[str, str, int], s
     return missing
 
 
+def without_torn(
+    store: Path, found: Sequence[Manifest]
+) -> tuple[list[Manifest], dict[tuple[str, str], str]]:
+    """The ranks of captures that are whole, and of those others (run, capture) whose files are torn
+    what is so and what to do about it: half of a capture's ranks would be wrong numbers."""
+    told = {key[:2]: torn_advice(file) for key, file in torn(store, found).items()}
+    return [one for one in found if (one.run, one.capture) not in told], told
+
+
 def torn_advice(file: str) -> str:
     """Whose file of a store it is that is torn, and what to do about it."""
     capture = next((one for one in Path(file).parents if one.name.startswith("capture=")), None)

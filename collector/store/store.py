@@ -21,8 +21,9 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,7 +39,7 @@ from .. import schema
 from ..literals import file_literal, sql_literal
 from ..small_files import decode, open_regular
 from . import mirror
-from .compact_files import Place, places, read_compacted
+from .compact_files import Place, places, read_compacted, without_torn
 from .folder_handles import captures, discard, handle, make_private, touch
 from .manifest import (
     BUNDLE_HEAD,
@@ -71,9 +72,19 @@ _ATTEMPTS = 5
 EMPTY_SUMMARIES = "empty_summaries"
 # Processes of containers that share the temporary folder may have the same number.
 _PROCESS = secrets.token_hex(4)
-# To read a thousand manifests takes as long as many an answer does.
-_OPENED_OVER: WeakKeyDictionary[duckdb.DuckDBPyConnection, list[Manifest]] = WeakKeyDictionary()
 _OFFLINE = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a store had when it was opened: the ranks, and what is told of captures left out."""
+
+    found: list[Manifest]
+    torn: dict[tuple[str, str], str]
+
+
+# To read a thousand manifests takes as long as many an answer does.
+_LOOKS: WeakKeyDictionary[duckdb.DuckDBPyConnection, _Look] = WeakKeyDictionary()
 
 
 def open(
@@ -82,7 +93,6 @@ def open(
     summaries: Mapping[str, str] | None = None,
     writable: Path | None = None,
     spill: Path | None = None,
-    among: Callable[[list[Manifest]], list[Manifest]] | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """An in-memory DuckDB with one view per canonical table over everything published.
 
@@ -90,7 +100,7 @@ def open(
     rank has are empty but typed. A summary is a view where every rank has it in the version that
     `summaries` (name -> version) asks for; by default in any, as long as it is one. The views pin
     the generations that were current at the call. What memory does not hold goes to the folder
-    `spill`. `among` chooses of a store's ranks (None: all).
+    `spill`. Captures of which a file is torn are left out: `left_out` tells them.
 
     An exported file may be anybody's: the engine then reaches no other file, but for those that
     statements write below the folder `writable`. Raises StoreError.
@@ -105,9 +115,11 @@ def open(
     check_layout(path)
     for attempt in range(_ATTEMPTS):
         try:
-            found = manifests(path) if among is None else among(manifests(path))
+            found, torn = without_torn(path, manifests(path))
+            if torn and not attempt:  # maybe replaced, and swept, since its manifest was read
+                continue
             create_views(con, path, found, summaries)
-            _OPENED_OVER[con] = found
+            _LOOKS[con] = _Look(found, torn)
             return con
         except FileNotFoundError as error:  # replaced, and swept, while we got its files
             if attempt == _ATTEMPTS - 1:
@@ -119,8 +131,14 @@ def open(
 def opened_over(con: duckdb.DuckDBPyConnection, path: Path) -> list[Manifest]:
     """The ranks that `open(path)` gave a connection, which a new look may find replaced; of other
     connections those that the store has now."""
-    found = _OPENED_OVER.get(con)
-    return manifests(path) if found is None else found
+    look = _LOOKS.get(con)
+    return manifests(path) if look is None else look.found
+
+
+def left_out(con: duckdb.DuckDBPyConnection) -> Mapping[tuple[str, str], str]:
+    """By run and capture, what to tell of those that `open` left out as a file of them is torn."""
+    look = _LOOKS.get(con)
+    return {} if look is None else look.torn
 
 
 def is_export(path: Path) -> bool:
@@ -451,7 +469,7 @@ _EXPLAIN = re.compile(r"\s*explain(\s+analyze)?\s", re.IGNORECASE)
 def lock_down(con: duckdb.DuckDBPyConnection, path: Path) -> None:
     """Shut a connection of `store.open(path)`: only the store's files, no change of settings."""
     if is_store(path):
-        located = places(path, manifests(path)).values()
+        located = places(path, opened_over(con, path)).values()
         paths = {place.path for table in located for place in table}
         # The engine asks for a file as the views spell it, then by the name that it found.
         listed = ", ".join({*map(file_literal, paths), *map(sql_literal, paths)})

@@ -19,6 +19,7 @@ from .state import Known, View, lacking, moved, params_of, view_of
 
 _POLL_S = 5
 _REMEMBERED, _LACKING = "view", "lacking"
+_MOST_TOLD, _ELLIPSIS = 3, "…"
 _ALL = -1  # of a picker: nothing chosen, since None would read as a question
 _BAR_PX, _MENU_PX = 48, 44
 # The bar stays below the menu while the page scrolls under it; what names a figure's metrics stands
@@ -87,6 +88,13 @@ def not_there(view: View, say: Say) -> None:
     place, told = st.session_state.get(_LACKING, (None, ()))
     if place == (view.store, view.scope):
         st.warning("  \n".join(sentence(say(one)) for one in told))
+
+
+def left_out(told: Sequence[str], say: Say) -> None:
+    """Captures that are not shown as their files are torn, and what to do."""
+    if told:
+        lines = [*told[:_MOST_TOLD], *([_ELLIPSIS] if told[_MOST_TOLD:] else [])]
+        st.warning("  \n".join(sentence(sources.without_paths(say(one))) for one in lines))
 
 
 def look_at(view: View) -> None:

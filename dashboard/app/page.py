@@ -304,7 +304,9 @@ def open_page(name: str) -> Page:
     view = header.current_view(known)
     say = language_of(view.lang)
     chosen = known.chosen(view)
+    left_out = sources.left_out()
     if chosen is None:
+        header.left_out(left_out, say)
         header.nothing_yet(say)
         header.watch(say, None, seen)
         st.stop()
@@ -312,6 +314,7 @@ def open_page(name: str) -> Page:
     version = sources.version_of(place.path)
     header.pickers(view, known, say)
     header.not_there(view, say)
+    header.left_out(left_out, say)
     header.watch(say, sources.published(place.path, version, chosen.run, chosen.capture), seen)
     return Page(name, view, known, place, version, say)
 

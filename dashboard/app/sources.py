@@ -24,6 +24,7 @@ from npuscope.analysis.scope import PLACE, Scope
 from npuscope.analysis.strategy.results import Found, read_found
 from npuscope.analysis.views import has_view
 from npuscope.collector.store import store
+from npuscope.collector.store.compact_files import torn
 from npuscope.collector.store.manifest import DROPPED, INDEX, MANIFEST, is_store, manifests
 from npuscope.errors import NpuscopeError, UsageError
 from npuscope.messages import Message
@@ -41,12 +42,14 @@ _WORKING = "…"  # what turns while something is computed: the same in every la
 @dataclass(frozen=True)
 class Tables:
     """An opened version of one store; `is_across`: whether results over all ranks are there;
-    `warnings`: what comparing them lacked."""
+    `warnings`: what comparing them lacked; `left_out`: what to tell of captures whose files are
+    torn."""
 
     path: Path
     con: duckdb.DuckDBPyConnection
     is_across: bool
     warnings: tuple[str, ...]
+    left_out: tuple[str, ...]
     views: tuple[str, ...]
     idle: queue.LifoQueue[duckdb.DuckDBPyConnection] = field(
         default_factory=lambda: queue.LifoQueue(_IDLE)
@@ -162,7 +165,8 @@ def opened(path: str, version: str) -> Tables:
         data.warnings.append(str(error))
         is_across = False
     is_across = is_across and has_view(con, "rank_blame")
-    return Tables(target, con, is_across, tuple(data.warnings), _views(con))
+    left_out = tuple(store.left_out(con).values())
+    return Tables(target, con, is_across, tuple(data.warnings), left_out, _views(con))
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
@@ -214,6 +218,31 @@ def _captures(path: str, title: str, version: str) -> tuple[KnownCapture, ...]:
         )
         for one in facts
     )
+
+
+def left_out() -> tuple[str, ...]:
+    """What to tell of captures that no page shows, as a file of them is torn."""
+    return tuple(
+        Message("left out: {told}", told=one)
+        for place in served().places
+        for one in opened(place.path, version_of(place.path)).left_out
+    )
+
+
+def look_again() -> bool:
+    """After a query failed: whether a file was torn since its store was opened, which the next look
+    leaves out. Whatever was kept of that store is computed anew."""
+    is_torn = False
+    for place in served().places:
+        version = version_of(place.path)
+        con = opened(place.path, version).con
+        if is_store(path := Path(place.path)) and torn(path, store.opened_over(con, path)):
+            opened.clear(place.path, version)
+            is_torn = True
+    if is_torn:
+        _captures.clear()
+        _kept.clear()
+    return is_torn
 
 
 def known() -> Known:

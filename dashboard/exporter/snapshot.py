@@ -22,7 +22,7 @@ from npuscope.analysis.ranks.stragglers.blame import by_rank, rank_blame
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.views import open_views
 from npuscope.collector.store import store as stores
-from npuscope.collector.store.compact_files import torn, torn_advice
+from npuscope.collector.store.compact_files import without_torn
 from npuscope.errors import UsageError
 from npuscope.messages import Message
 from npuscope.profile import summary_versions
@@ -147,13 +147,10 @@ def take_snapshot(
 def _whole(store: Path, run: Run, tell: Callable[[str], None]) -> Run | None:
     """The run without captures of which a file is torn, which are told; None where none is left.
     The others, and other runs, are not to be missed because of them."""
-    files = {
-        key[1]: file
-        for key, file in torn(store, [one for ranks in run.captures for one in ranks]).items()
-    }
-    for file in files.values():
-        tell(f"not shown: {torn_advice(file)}")
-    kept = tuple(ranks for ranks in run.captures if ranks[0].capture not in files)
+    _, torn = without_torn(store, [one for ranks in run.captures for one in ranks])
+    for told in torn.values():
+        tell(f"not shown: {told}")
+    kept = tuple(ranks for ranks in run.captures if (run.name, ranks[0].capture) not in torn)
     return replace(run, captures=kept) if kept else None
 
 

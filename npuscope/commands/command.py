@@ -81,7 +81,8 @@ class Asked:
 
     @contextlib.contextmanager
     def tables(self, *, need_steps: bool = True) -> Iterator[tuple[Opened, Scope]]:
-        """Open the tables, say what reading did; at the end, leave with 4 where it was partial.
+        """Open the tables, say what reading did; at the end, leave with 4 where it was partial or
+        a capture asked for is left out.
 
         The scope is the one asked for, of the run that was read where one was. Raises as
         `require_steps` where steps are needed.
@@ -95,6 +96,8 @@ class Asked:
             yield data, scope
         if data.result is not None:
             leave_with(data.result)
+        if data.is_partial:
+            raise typer.Exit(4)
 
     def scope_of(self, data: Opened) -> Scope:
         """The scope asked for, of the run that was read where one was; says what reading did."""

@@ -15,6 +15,7 @@ import duckdb
 import polars as pl
 import pytest
 
+import npuscope
 from npuscope.sample_traces.generate import small, write_job
 from tests.cli.command import Run
 
@@ -168,10 +169,33 @@ def test_a_run_is_read_though_files_of_another_are_gone(
 
     told = run("steps", target, "--run", "b", "--json")
     assert told.code == 0 and told.json()["rows"] == before
-    assert "left out: run a, capture 2025" in told.out + told.err
+    assert "left out: run a, capture 2025" in told.err
     refused = run_apart("kernels", target, "--run", "a")
     assert refused.code == 3
     assert "run a, capture 2025" in refused.err and "npuscope ingest PATH" in refused.err
+
+    # What is whole is answered, and what is not is told once, without any --run, too.
+    counted = "select distinct run from kernels"
+    for words in (
+        ["steps", target],
+        ["sql", target, counted],
+        ["doctor", target],
+        ["report", target],
+    ):
+        told = run(*words, "--json")
+        assert told.code == 4 and {row["run"] for row in told.json()["rows"]} == {"b"}, words
+        assert told.err.count("left out: run a, capture 2025") == 1, words
+        assert "link" not in told.err + "".join(told.json()["notes"]), words
+    assert run("steps", target, "--json").json()["rows"] == before
+    written = run("export", "csv", target, "-o", tmp_path / "tables")
+    assert written.code == 4 and "left out: run a" in written.err
+    with npuscope.open(target) as opened:
+        assert opened.sql(counted)["run"].to_list() == ["b"]
+        assert opened.notes()[0].startswith("left out: run a")
+    for other in (target / "run=b").rglob("kernels*.parquet"):
+        other.unlink()
+    assert run("steps", target).code == 3
+    assert run("ingest", profile, "--store", target, "--run", "b").code == 0
 
     assert run("ingest", profile, "--store", target, "--run", "a").code == 0
     assert len(run("steps", target, "--run", "a", "--json").json()["rows"]) == len(before)

@@ -29,4 +29,6 @@ except NpuscopeError as error:
     st.error(sentence(sources.without_paths(say(error.message))))
 except duckdb.Error:
     sys.stderr.write(printable(traceback.format_exc()))
+    if sources.look_again():
+        st.rerun()
     st.error(plain(say("The query failed: see the server's log. Reload the page.")))

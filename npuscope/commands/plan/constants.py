@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from npuscope.console import say
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -29,4 +31,6 @@ def calibration_of(path: Path | None) -> pl.DataFrame | None:
     from npuscope.profile import Source, opened
 
     with opened(Source(path)) as data:
+        for message in data.messages:
+            say(message)
         return calibration(data.con)

@@ -164,6 +164,8 @@ def _sizes_at(path: Path) -> dict[str, int]:
     from npuscope.profile import Source, opened
 
     with opened(Source(path)) as data:
+        for message in data.messages:
+            say(message)
         return sizes_of_captures(data.con)
 
 

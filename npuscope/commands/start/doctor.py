@@ -30,14 +30,15 @@ def doctor(asked: Asked) -> None:
       npuscope doctor ./profiles --rank 3 --json
     """
     from npuscope.analysis.doctor.doctor import examine
-    from npuscope.collector.store.manifest import is_store, manifests
+    from npuscope.collector.store.manifest import is_store
+    from npuscope.collector.store.store import opened_over
     from npuscope.dashboard.terminal.doctor.doctor_rows import Disk, doctor_notes, doctor_rows
     from npuscope.dashboard.terminal.doctor.doctor_tables import doctor as parts
     from npuscope.profile import opened
 
     with opened(asked.source, scope=asked.scope) as data:
         scope = asked.scope_of(data)
-        read = manifests(data.target) if is_store(data.target) else []
+        read = opened_over(data.con, data.target) if is_store(data.target) else []
         reports = examine(data.con, read, scope)
         if not reports:
             _refuse(examine(data.con, read), scope)
@@ -56,11 +57,13 @@ def doctor(asked: Asked) -> None:
                 data.result.failed, problems, beside, _compared(asked.source.path, data, read)
             )
         if asked.json:
-            print_json("doctor", doctor_rows(reports, disk), doctor_notes(reports, disk))
+            print_json(
+                "doctor", doctor_rows(reports, disk), [*data.left_out, *doctor_notes(reports, disk)]
+            )
         else:
             for part in parts(reports, disk):
                 show(part)
-    is_whole = data.result is None or data.result.is_complete
+    is_whole = (data.result is None or data.result.is_complete) and not data.is_partial
     if not is_whole or any(one.loss.is_any for report in reports for one in report.ranks):
         raise typer.Exit(4)
 

@@ -59,12 +59,12 @@ def report(
             from npuscope.analysis.report_rows import report_rows
 
             rows = report_rows(data.con, chosen, top=top, path=place)
-            print_json("report", rows, notes_of(data, chosen))
+            print_json("report", rows, [*data.left_out, *notes_of(data, chosen)])
         else:
             from npuscope.dashboard.report.report import report as blocks_of
 
             blocks = blocks_of(
-                data.con, chosen, top=top, path=place, warnings=data.warnings,
+                data.con, chosen, top=top, path=place, warnings=[*data.left_out, *data.warnings],
                 charts=html is not None,
             )  # fmt: skip
             if html is not None or markdown:

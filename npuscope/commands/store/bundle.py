@@ -69,7 +69,7 @@ def bundle(
         with asked.tables() as (data, scope):
             open_views(data.con)
             export(data.con, "duckdb", database, summaries=summary_versions())
-            warnings = [] if redact else data.warnings
+            warnings = [] if redact else [*data.left_out, *data.warnings]
         tables.keep_only(database, scope.run, scope.capture)
         if redact:
             changed = redacted(database, own_key(cache_folder()))

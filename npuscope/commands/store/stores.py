@@ -126,6 +126,8 @@ def ingest(
         from npuscope.collector.store.export import export as write
 
         with opened(Source(target)) as data:
+            for message in data.left_out:
+                say(message)
             open_views(data.con)
             write(data.con, "duckdb", out, summaries=summary_versions())
         say(f"written: {out}")

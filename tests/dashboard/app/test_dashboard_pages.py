@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -203,6 +204,29 @@ def test_a_new_capture_appears_without_a_restart(
     visited.run()
     assert is_clean(visited)
     assert picked(visited, "run") == ("store0", "later")
+
+    # A file of it is cut while it is looked at; another run is whole.
+    assert ingest(profile, store, run="another", summarise=summarise, jobs=1).is_complete
+    sources.version_of.clear()
+    visited.query_params["run"] = "later"
+    visited.run()
+    assert is_clean(visited) and picked(visited, "run") == ("store0", "later")
+    for file in (store / "run=later").rglob("*.parquet"):
+        os.truncate(file, 100)
+    for name in ("memory", "host", "quality"):
+        visited.switch_page(f"{name}.py").run()
+        assert not visited.exception and not visited.error, name
+        assert picked(visited, "run") == ("store0", "another")
+        told = visited.warning[-1].value.replace("\\", "")
+        assert "left out: run later, capture" in told and "--force" in told
+        assert str(store) not in told and "store0/run=later" in told
+    for file in (store / "run=another").rglob("*.parquet"):
+        file.unlink()
+    sources.opened.clear()
+    sources._captures.clear()
+    visited.run()
+    assert not visited.exception and "No data is ingested" in visited.info[0].value
+    assert "run another" in visited.warning[-1].value
 
 
 def test_kernels_without_types_are_told_by_name(
