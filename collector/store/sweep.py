@@ -2,6 +2,8 @@
 
 A reader finds its files once and then works with them for as long as it likes, up to a day. What
 is superseded is therefore touched when that happens, and goes when it was not touched for a day.
+Where a disk is full it may go sooner, but not within the moment in which a generation already has
+its name and no manifest names it yet.
 """
 
 from __future__ import annotations

@@ -143,6 +143,14 @@ def compact(
         str | None,
         typer.Option("--keep-size", metavar="SIZE", help="Drop the oldest captures beyond this."),
     ] = None,
+    grace_minutes: Annotated[
+        float,
+        typer.Option(
+            "--grace-minutes",
+            min=1,
+            help="Delete what was replaced or dropped so long ago; 1 where the disk is full.",
+        ),
+    ] = 1440,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help=("List what would be removed, change nothing."))
     ] = False,
@@ -153,10 +161,16 @@ def compact(
     Safe at any time: beside readers, beside an ingest, and killed. Files that were replaced stay
     for a day, for who still reads them. The newest capture always stays.
 
+    Where the disk is full, drop captures and a minute later repeat the command with
+    --grace-minutes 1. Who opened the store before and still reads what goes then looks once more,
+    as pages do, or ends with 3 and has to be repeated: no answer is wrong. It is never less than a
+    minute, as what an ingest is about to publish looks like what was replaced.
+
     \b
     Examples:
       npuscope compact /data/npuscope
       npuscope compact /data/npuscope --keep-days 30 --keep-size 200GB --dry-run
+      npuscope compact /data/npuscope --grace-minutes 1
     """
     import time
 
@@ -198,7 +212,7 @@ def compact(
     )
     if not merged and not going:
         say(f"{store}: nothing to merge")
-    freed_bytes = sweep(store)
+    freed_bytes = sweep(store, grace_s=grace_minutes * 60)
     if freed_bytes:
         say(f"{store}: {size_text(freed_bytes)} of unused files removed")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,3 +156,21 @@ def test_retention_drops_the_oldest_and_says_so(
     assert f"dropped job, {old}" in said
     assert [row["capture"] for row in rows("sql", store, captures)] == [new]
     assert "--keep-size 1x" in npuscope("compact", store, "--keep-size", "1x", code=2).err
+
+    # Its files stay for a day, or for as long as is said: at least a minute.
+    def left() -> list[Path]:
+        return [one for one in store.rglob("*.parquet") if old in str(one)]
+
+    assert "--grace-minutes" in npuscope("compact", store, "--grace-minutes", "0.9", code=2).err
+    for ago_s, words, is_there in (
+        (0, ["--grace-minutes", "1"], True),
+        (120, [], True),
+        (120, ["--grace-minutes", "3"], True),
+        (120, ["--grace-minutes", "1"], False),
+    ):
+        for one in left():
+            for place in (*one.parent.iterdir(), one.parent):
+                os.utime(place, (time.time() - ago_s,) * 2)
+        said = npuscope("compact", store, *words).err
+        assert bool(left()) is is_there and ("unused files removed" in said) is not is_there
+    assert [row["capture"] for row in rows("sql", store, captures)] == [new]
