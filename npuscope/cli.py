@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
+import threading
 from contextlib import suppress
 from copy import copy
 from io import StringIO, TextIOWrapper
@@ -149,6 +151,21 @@ def _name(command: CommandInfo) -> str:
     return command.name or (function.__name__.replace("_", "-") if function else "")
 
 
+def _hear_interrupts() -> list[int]:
+    """From here on Ctrl-C raises KeyboardInterrupt and stands in the list: engines make errors of
+    their own of it."""
+    pressed: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        pressed.append(number)
+        raise KeyboardInterrupt
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and callable(signal.getsignal(signal.SIGINT)):
+        signal.signal(signal.SIGINT, interrupt)
+    return pressed
+
+
 def main() -> NoReturn:
     """Entry point of the `npuscope` command."""
     current_folder_last()
@@ -158,9 +175,17 @@ def main() -> NoReturn:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # what its encoding lacks; stderr does so itself
     code = 0
+    pressed = _hear_interrupts()
     try:
         with waiting("working"):
-            code = _with_asked_only("".join(sys.argv[1:2]))(standalone_mode=False) or 0
+            try:
+                code = _with_asked_only("".join(sys.argv[1:2]))(standalone_mode=False) or 0
+            except Exception:
+                if pressed:
+                    raise KeyboardInterrupt from None
+                raise
+    except KeyboardInterrupt:
+        sys.exit(130)
     except NpuscopeError as error:
         say(f"npuscope: {error}")
         sys.exit(2 if isinstance(error, UsageError) else 3)

@@ -117,7 +117,7 @@ def test_the_wheel_carries_licence_and_command(distribution: dict[str, Path]) ->
         }
     assert texts["LICENSE"] == (REPOSITORY / "LICENSE").read_text()
     assert "Apache License" in texts["LICENSE"]
-    assert "npuscope = npuscope.cli:main" in texts["entry_points.txt"]
+    assert "npuscope = npuscope.__main__:main" in texts["entry_points.txt"]
     assert "License-Expression: Apache-2.0" in texts["METADATA"]
 
 

@@ -86,8 +86,8 @@ def advice(store: Path, left: Sequence[RankSource] = (), published: Sequence[Man
         f"no space left: {mount} ({kind}) has {room}{needed}. Make room there or in your quota"
         " (`npuscope store list` names stores of the cache, `npuscope store rm` deletes them;"
         " `npuscope compact STORE --keep-days N` drops old captures, whose space is free a day"
-        " later, or with --grace-minutes 1 a minute later) or give --store on another file system, then repeat the command: published data"
-        " is kept and not read again"
+        " later, or with --grace-minutes 1 a minute later) or give --store on another file system,"
+        " then repeat the command: published data is kept and not read again"
     )
 
 

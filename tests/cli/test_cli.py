@@ -431,3 +431,37 @@ def test_a_reader_that_leaves_early_is_no_error(
 
     assert (done.returncode, done.stdout) == (0, first)
     assert "Traceback" not in done.stderr
+
+
+_PRESSED_AT_IMPORT = """
+import os, runpy, signal, sys
+class Press:
+    def find_spec(self, name, *_):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Press())
+sys.argv[1:] = [*sys.argv[1:2], "--version"]
+runpy.run_module("npuscope", run_name="__main__")
+"""
+_PRESSED_IN_ENGINE = """
+import os, signal
+import npuscope.cli as cli
+def engine(**_):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        raise RuntimeError("Query interrupted")
+cli._with_asked_only = lambda word: engine
+cli.main()
+"""
+
+
+def test_ctrl_c_says_nothing_whenever_it_comes() -> None:
+    for script, where in (
+        (_PRESSED_AT_IMPORT, "npuscope.import_path"),
+        (_PRESSED_AT_IMPORT, "typer"),
+        (_PRESSED_IN_ENGINE, ""),
+    ):
+        command = [sys.executable, "-c", script, where]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", ""), where
