@@ -38,6 +38,7 @@ _NEEDS: dict[str, frozenset[str]] = {
     "comm_matrix": frozenset({"groups"}),
     "launches": frozenset({"kernels"}),
 }
+_SPANS_NAMED = 5
 _NUMBERS = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 
 
@@ -186,6 +187,11 @@ def spans_of(numbers: Iterable[int]) -> Spans:
 def spans_text(spans: Spans) -> str:
     """`0,7,8-15`, as an option takes it."""
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def some_spans(spans: Spans) -> str:
+    """The first of many spans, for a message."""
+    return spans_text(spans[:_SPANS_NAMED]) + (",..." if len(spans) > _SPANS_NAMED else "")
 
 
 def contains(spans: Spans, number: int) -> bool:

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from npuscope.collector.ingest.ingest import IngestResult
     from npuscope.collector.ingest.plan import Plan
     from npuscope.collector.ingest.shards import Shard
-    from npuscope.collector.selection import Selection
-
-_SPANS_NAMED = 5
+    from npuscope.collector.selection import Selection, Spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +144,7 @@ def bring_up_to_date(
     from npuscope.analysis.summaries import summarise
     from npuscope.collector.engines.worker import spare_pandas
     from npuscope.collector.ingest.ingest import ingest
-    from npuscope.collector.selection import spans_text
+    from npuscope.collector.selection import some_spans
     from npuscope.collector.store import cache
 
     source = located(source)
@@ -182,12 +180,35 @@ def bring_up_to_date(
         f"rank {m.rank} of {m.capture} was removed from the source: dropped" for m in result.dropped
     ]
     if result.absent:
-        some = spans_text(result.absent[:_SPANS_NAMED])
-        more = ",..." if len(result.absent) > _SPANS_NAMED else ""
-        messages.append(f"--ranks: there is no rank {some}{more} below {source.path}")
+        some = some_spans(result.absent)
+        messages.append(f"--ranks: there is no rank {some} below {source.path}")
+    if source.selection is not None and (absent := _absent_steps(target, result, source.selection)):
+        messages.append(f"--steps: no rank that was asked for has step {some_spans(absent)}")
     if source.store is None:
         messages += kept_within_limit(target)
     return target, result, messages
+
+
+def _absent_steps(target: Path, result: IngestResult, selection: Selection) -> Spans:
+    """Steps asked for that no rank of the run has, of the ranks that were asked for; nothing where
+    readers have warned of it."""
+    from npuscope.collector.ingest.link import STEPPED
+    from npuscope.collector.selection import without
+
+    if selection.steps is None or not (result.published or result.unchanged):
+        return ()
+    con = store.open(target)
+    try:
+        everywhere = " union all ".join(f"select run, rank, step from {name}" for name in STEPPED)
+        rows = con.execute(
+            f"select distinct rank, step from ({everywhere}) where run = ? and step is not null",
+            [result.run],
+        ).fetchall()
+    finally:
+        con.close()
+    absent = without(selection.steps, {step for rank, step in rows if selection.has_rank(rank)})
+    is_told = absent == selection.steps and not result.unchanged
+    return () if is_told else absent
 
 
 def kept_within_limit(in_use: Path) -> list[str]:

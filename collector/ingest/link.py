@@ -287,7 +287,7 @@ _TIMES = {
     "operator_memory": ("coalesce(allocated_at_ns, 0)", f"coalesce(released_at_ns, {2**63 - 1})"),
 }  # fmt: skip
 # Tables with a step, for steps that were seen in any of them.
-_STEPPED = ("steps", "kernels", "comm_ops", "profiler_steps", "comm_times")
+STEPPED = ("steps", "kernels", "comm_ops", "profiler_steps", "comm_times")
 # What counts in a breakdown: an interval with a length.
 _COMPUTE = "is_compute and dur_ns > 0 and start_ns is not null"
 _OPERATION = "dur_ns > 0 and start_ns is not null"
@@ -308,7 +308,7 @@ def keep_steps(con: duckdb.DuckDBPyConnection, steps: Spans, log: ReadLog) -> No
     Warns where the rank has none of them.
     """
     chosen = " or ".join(f"step between {first} and {last}" for first, last in steps)
-    everywhere = " union ".join(f"select step from {table}" for table in _STEPPED)
+    everywhere = " union ".join(f"select step from {table}" for table in STEPPED)
     present = [step for (step,) in run(con, f"{everywhere} order by 1").fetchall()]
     kept = [
         step for (step,) in con.execute(

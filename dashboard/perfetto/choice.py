@@ -10,7 +10,7 @@ import duckdb
 
 from npuscope.analysis.views import open_views
 from npuscope.analysis.wording import numbers, ranks_named
-from npuscope.collector.selection import Spans, contains, parse_numbers
+from npuscope.collector.selection import Spans, contains, parse_numbers, some_spans, without
 from npuscope.errors import TraceNotFound, UsageError
 
 # From the top of a rank down.
@@ -117,11 +117,14 @@ def choose(con: duckdb.DuckDBPyConnection, choice: Choice) -> Chosen:
         [run, capture],
     ).fetchall()
     start_ns = min((row[3] for row in rows if row[3] is not None), default=None)
+    messages: list[str] = []
     if choice.ranks is not None:
         present = [row[0] for row in rows]
         rows = [row for row in rows if contains(choice.ranks, row[0])]
         if not rows:
             raise UsageError(f"no such rank in {capture}: there is {numbers(present)}")
+        if absent := without(choice.ranks, present):
+            messages.append(f"--ranks: there is no rank {some_spans(absent)} in {capture}")
     spans = _step_spans(con, run, capture, choice.steps) if choice.steps is not None else None
     places = []
     for rank, host, device, _, _ in rows:
@@ -138,7 +141,8 @@ def choose(con: duckdb.DuckDBPyConnection, choice: Choice) -> Chosen:
         places.append(Place(run, capture, rank, _title(rank, host, device), from_ns, to_ns))
     clocks = {row[4] for row in rows}
     left_out = sorted({row[0] for row in rows} - {place.rank for place in places})
-    messages = [f"{ranks_named(left_out)}: none of the steps, left out"] if left_out else []
+    if left_out:
+        messages.append(f"{ranks_named(left_out)}: none of the steps, left out")
     return Chosen(
         tuple(places),
         start_ns,

@@ -45,7 +45,9 @@ def test_a_trace_of_a_profile_folder(
 def test_both_names_write_the_same(run: Run, sample: Path, tmp_path: Path) -> None:
     for form in ("perfetto", "chrome"):
         out = tmp_path / f"{form}.json"
-        assert run("export", form, sample, "--ranks", 3, "--steps", 12, "-o", out).code == 0
+        done = run("export", form, sample, "--ranks", "3,99", "--steps", 12, "-o", out)
+        assert done.code == 0
+        assert "--ranks: there is no rank 99 in 20251127T123437.000Z\n" in done.err
     assert (tmp_path / "perfetto.json").read_bytes() == (tmp_path / "chrome.json").read_bytes()
 
 

@@ -119,6 +119,11 @@ def test_ranks_that_are_not_there_are_named(
     said = npuscope("ingest", source, "--store", tmp_path / "s", "--ranks", asked).err
     assert told in said
     assert "1 rank(s) read" in said
+    # Steps, too, also of ranks that were read before.
+    asked_again = ("--ranks", asked, "--steps", "13,998-999")
+    said = npuscope("ingest", source, "--store", tmp_path / "s", *asked_again).err
+    assert told in said and "0 rank(s) read, 1 unchanged" in said
+    assert "--steps: no rank that was asked for has step 998-999\n" in said
 
 
 @pytest.mark.slow
