@@ -40,16 +40,6 @@ _KEPT_BUNDLES = 16
 _TABLE = re.compile(rf"({schema.OWN_NAME})\.parquet")
 
 
-def keep_only(database: Path, run: str | None, capture: str | None) -> None:
-    """Remove rows of other runs and captures than those chosen from a DuckDB file."""
-    with duckdb.connect(str(database)) as con:
-        for column, value in (("run", run), ("capture", capture)):
-            if value is not None:
-                asked = "select table_name from duckdb_columns() where column_name = ?"
-                for (name,) in con.execute(asked, [column]).fetchall():
-                    con.execute(f'delete from "{name}" where "{column}" <> ?', [value])
-
-
 def packed(database: Path, most_bytes: int) -> tuple[bytes, list[str]]:
     """The tables of a DuckDB file as a zip of Parquet files, and names of tables left out of it
     since all would take more than `most_bytes`; column `left_out_tables` of `ranks` has them."""

@@ -29,15 +29,24 @@ STORAGE_VERSION = "v1.0.0"
 
 
 def export(
-    con: duckdb.DuckDBPyConnection, form: str, out: Path, *, summaries: Mapping[str, str]
+    con: duckdb.DuckDBPyConnection,
+    form: str,
+    out: Path,
+    *,
+    summaries: Mapping[str, str],
+    run: str | None = None,
+    capture: str | None = None,
 ) -> dict[str, int]:
     """Write the canonical tables and the given summaries (name -> version); returns rows by table.
 
+    All rows, or those of a run and of a capture.
     `con` comes from `store.open`, where it may write into the folder of `out`. `duckdb` writes one
     file with every table, `parquet` and `csv` a folder with a file per table that has rows. Raises
     UsageError where `out` holds something else than an earlier export.
     """
-    writers: dict[str, Callable[[duckdb.DuckDBPyConnection, list[str], Path], dict[str, int]]] = {
+    writers: dict[
+        str, Callable[[duckdb.DuckDBPyConnection, Mapping[str, str], Path], dict[str, int]]
+    ] = {
         "duckdb": _write_duckdb,
         "parquet": _write_parquet,
         "csv": _write_csv,
@@ -45,13 +54,17 @@ def export(
     if form not in writers:
         raise UsageError(f"unknown export format {form}: one of {', '.join(FORMATS)}")
     names = [*schema.tables(), *summaries]
+    keys = {"run": run, "capture": capture}
+    equal = (f"{key} = {sql_literal(value)}" for key, value in keys.items() if value is not None)
+    condition = " and ".join(equal) or "true"
+    rows_of = {name: f'(select * from "{name}" where {condition})' for name in names}
     _refuse_foreign(out, form, names)
     temporary = out.with_name(f"{staging_name()}.{out.name}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch()  # DuckDB's errors do not tell this file from those of the store
         temporary.unlink()
-        rows = writers[form](con, names, temporary)
+        rows = writers[form](con, rows_of, temporary)
         if form == "duckdb":
             _write_versions(temporary, summaries)
         if out.is_dir():
@@ -93,12 +106,14 @@ def _refuse_foreign(out: Path, form: str, names: Collection[str]) -> None:
     raise UsageError(f"{out}: exists and is no earlier {form} export: give another -o")
 
 
-def _write_duckdb(con: duckdb.DuckDBPyConnection, names: list[str], out: Path) -> dict[str, int]:
+def _write_duckdb(
+    con: duckdb.DuckDBPyConnection, rows_of: Mapping[str, str], out: Path
+) -> dict[str, int]:
     con.execute(f"attach {sql_literal(str(out))} as written (storage_version '{STORAGE_VERSION}')")
     try:
         rows: dict[str, int] = {}
-        for name in names:
-            con.execute(f'create table written."{name}" as select * from "{name}"')
+        for name, source in rows_of.items():
+            con.execute(f'create table written."{name}" as from {source}')
             rows[name] = _count(con, f'written."{name}"')
     finally:
         con.execute("detach written")
@@ -113,21 +128,25 @@ def _write_versions(out: Path, summaries: Mapping[str, str]) -> None:
             written.execute(f"insert into {SUMMARY_VERSIONS} values (?, ?)", [name, version])
 
 
-def _write_parquet(con: duckdb.DuckDBPyConnection, names: list[str], out: Path) -> dict[str, int]:
+def _write_parquet(
+    con: duckdb.DuckDBPyConnection, rows_of: Mapping[str, str], out: Path
+) -> dict[str, int]:
     options = "format parquet, compression zstd"
-    return _write_files(con, names, out, "parquet", options, lambda column, kind: column)
+    return _write_files(con, rows_of, out, "parquet", options, lambda column, kind: column)
 
 
-def _write_csv(con: duckdb.DuckDBPyConnection, names: list[str], out: Path) -> dict[str, int]:
+def _write_csv(
+    con: duckdb.DuckDBPyConnection, rows_of: Mapping[str, str], out: Path
+) -> dict[str, int]:
     def cell(column: str, kind: str) -> str:
         return quoted_cell(column) if kind == "VARCHAR" else column
 
-    return _write_files(con, names, out, "csv", "format csv, header", cell)
+    return _write_files(con, rows_of, out, "csv", "format csv, header", cell)
 
 
 def _write_files(
     con: duckdb.DuckDBPyConnection,
-    names: list[str],
+    rows_of: Mapping[str, str],
     out: Path,
     suffix: str,
     options: str,
@@ -136,13 +155,13 @@ def _write_files(
     """One file per table that has rows; `cell` turns a column and its type into what is written."""
     out.mkdir()
     rows: dict[str, int] = {}
-    for name in names:
-        if _count(con, f'"{name}"'):
+    for name, source in rows_of.items():
+        if _count(con, source):
             path = sql_literal(str(out / f"{name}.{suffix}"))
-            described = con.execute(f'describe "{name}"').fetchall()
+            described = con.execute(f"describe from {source}").fetchall()
             columns = [(f'"{column}"', kind) for column, kind, *_ in described]
             cells = ", ".join(f"{cell(column, kind)} as {column}" for column, kind in columns)
-            query = f'select {cells} from "{name}"'
+            query = f"select {cells} from {source}"
             rows[name] = int(scalar(con, f"copy ({query}) to {path} ({options})"))
     return rows
 

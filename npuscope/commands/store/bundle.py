@@ -68,9 +68,11 @@ def bundle(
         asked = replace(asked, source=replace(asked.source, writable=Path(folder)))
         with asked.tables() as (data, scope):
             open_views(data.con)
-            export(data.con, "duckdb", database, summaries=summary_versions())
+            export(
+                data.con, "duckdb", database, summaries=summary_versions(),
+                run=scope.run, capture=scope.capture,
+            )  # fmt: skip
             warnings = [] if redact else [*data.left_out, *data.warnings]
-        tables.keep_only(database, scope.run, scope.capture)
         if redact:
             changed = redacted(database, own_key(cache_folder()))
             say(f"{changed} texts have pseudonyms")

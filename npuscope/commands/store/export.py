@@ -73,6 +73,8 @@ def export(
 ) -> None:
     """Write all tables as one DuckDB file or as Parquet or CSV files; or one capture as a trace.
 
+    Tables have all that is in PATH, or what --run and --capture name.
+
     In CSV, a text that a spreadsheet would run as a formula (= + - @ in front) begins with '.
 
     perfetto and chrome write the same JSON, which ui.perfetto.dev and chrome://tracing open;
@@ -89,6 +91,7 @@ def export(
     Examples:
       npuscope export duckdb ./profiles -o monday.duckdb
       npuscope export csv ./profiles -o tables/
+      npuscope export parquet ./store --run monday --capture 20251127T123437.000Z -o tables/
       npuscope export openmetrics ./store --model qwen3-8b -o history.om
       npuscope export perfetto ./profiles -o all.json.gz
       npuscope export perfetto ./profiles --ranks 0,4 --steps 12 -o step12.json
@@ -106,15 +109,12 @@ def export(
     if out is None:
         raise UsageError("no output given: give -o OUT")
     of_traces = {
-        "--capture": asked.scope.capture,
         "--ranks": ranks,
         "--steps": steps,
         "--window": window,
         "--tracks": tracks,
     }
     given = [option for option, value in of_traces.items() if value is not None]
-    if form == "openmetrics" and given == ["--capture"]:
-        given = []
     if form not in TRACES and given:
         raise UsageError(f"{given[0]} is for traces (perfetto, chrome): {form} exports everything")
     of_model = {
@@ -141,9 +141,12 @@ def export(
             _require_data(data, asked.scope)
             _write_history(data, scope, use, peaks, out)
         else:
-            _require_only(data, asked.scope, f"{form} exports")
+            _require_data(data, asked.scope)
             open_views(data.con)
-            rows = write(data.con, form, out, summaries=summary_versions())
+            rows = write(
+                data.con, form, out, summaries=summary_versions(),
+                run=asked.scope.run, capture=asked.scope.capture,
+            )  # fmt: skip
             say(f"{out}: {len(rows)} tables, {sum(rows.values())} rows")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from npuscope.collector.store import store
@@ -104,6 +105,9 @@ def test_tables_are_not_chosen_from(run: Run, sample: Path, tmp_path: Path) -> N
     assert "--ranks is for traces (perfetto, chrome): csv exports everything" in outcome.err
 
 
+_ONE_CAPTURE = "select distinct capture from ranks"
+
+
 def test_one_run_of_several_is_not_what_all_are_asked_for(
     run: Run, write_profile: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -111,8 +115,24 @@ def test_one_run_of_several_is_not_what_all_are_asked_for(
     for name in ("a", "b"):
         folder = write_profile(tmp_path / name / "h0_ascend_pt", 0).parent
         assert run("ingest", folder, "--store", both, "--run", name).code == 0
-    told = run("export", "csv", both, "--run", "a", "-o", tmp_path / "x")
-    assert told.code == 2 and "--run a: csv exports all runs here: a, b" in told.err
+    (capture,) = (row["capture"] for row in run("sql", both, _ONE_CAPTURE, "--json").rows)
+    for words, runs in (
+        (["--run", "a"], ["a"]),
+        (["--capture", capture], ["a", "b"]),
+        ([], ["a", "b"]),
+    ):
+        for form, read in (("csv", pl.read_csv), ("parquet", pl.read_parquet)):
+            out = tmp_path / f"of_{form}"
+            assert run("export", form, both, *words, "-o", out).code == 0
+            for file in out.iterdir():
+                found = set(read(file)["run"])
+                assert found <= set(runs), file
+            assert sorted(read(out / f"kernels.{form}")["run"].unique()) == runs
+    told = run("export", "csv", both, "--run", "a", "--capture", "x", "-o", tmp_path / "x")
+    assert told.code == 2 and "no capture x here" in told.err
+    one = tmp_path / "one.duckdb"
+    assert run("export", "duckdb", both, "--run", "b", "-o", one).code == 0
+    assert {row["run"] for row in run("steps", one, "--json").rows} == {"b"}
     told = run("sql", both, "from ranks", "--run", "a")
     assert told.code == 2 and "reads all runs here: a, b" in told.err
     for command in (
