@@ -219,6 +219,9 @@ def lacking(params: Mapping[str, str], known: Known) -> list[str]:
     if params.get("step") and view.step is None:
         text = "{shown} has no step {asked}: these are all steps."
         told.append(Message(text, shown=shown, asked=asked("step")))
+    base = [asked(name) for name in BASE if params.get(name)]
+    if base and not _bases(params, known, one):
+        told.append(Message("The baseline {asked} is not here.", asked=", ".join(base)))
     return told
 
 
@@ -278,12 +281,25 @@ def _base_of(
     params: Mapping[str, str], known: Known, capture: KnownCapture
 ) -> tuple[str | None, str, str] | None:
     """The baseline asked for, where it is there and another capture."""
-    store, run, name = (params.get(one) for one in BASE)
-    for one in known.captures:
-        if (one.run, one.capture) == (run, name) and store in (None, one.store):
-            if one is not capture:
-                return one.store if len(known.stores) > 1 else None, one.run, one.capture
+    for one in _bases(params, known, capture):
+        if one is not capture:
+            return one.store if len(known.stores) > 1 else None, one.run, one.capture
     return None
+
+
+def _bases(params: Mapping[str, str], known: Known, capture: KnownCapture) -> list[KnownCapture]:
+    """What may be meant by a baseline, the newest first: a run's capture, any of a run, or a
+    capture of the run that is looked at."""
+    store, run, name = (params.get(one) for one in BASE)
+    if run is None and name is None:
+        return []
+    return [
+        one
+        for one in known.captures
+        if one.run == (run or capture.run)
+        and name in (None, one.capture)
+        and store in (None, one.store)
+    ]
 
 
 def _number(text: str | None) -> int | None:

@@ -80,6 +80,10 @@ def test_a_capture_is_compared_with_the_one_before_unless_another_is_asked_for()
     assert base(run="moe", capture="c2", **asked) == OTHER
     assert base(store="b", run="moe", capture="c1", **asked) == NEWEST  # not with itself
     assert base(run="moe", capture="c2", base_run="moe", base_capture="c9") == OLDER
+    # A run alone is its newest other capture, a capture alone one of the run that is looked at.
+    assert base(run="moe", capture="c2", base_run="dense") == CLOCKLESS
+    assert base(run="moe", capture="c1", store="a", base_run="moe") == NEWEST
+    assert base(run="moe", capture="c2", store="a", base_capture="c1", base_store="b") == OTHER
     assert Known((NEWEST,)).base(view_of({}, Known((NEWEST,)))) is None
 
 
@@ -169,6 +173,8 @@ def test_a_change_leaves_the_rest_as_it_is() -> None:
         ({"run": "moe", "store": "x"}, ["Store x does not hold this run: this is moe/c2 (a)."]),
         ({"run": "dense", "capture": "c9"},
          ["Run dense has no capture c9: this is dense/c1 (a)."]),
+        ({"run": "moe", "base_run": "gone", "base_capture": "c1"},
+         ["The baseline gone, c1 is not here."]),
         ({"run": "dense", "rank": "7", "step": "x" * 99},
          ["dense/c1 (a) has no rank 7: these are all ranks.",
           f"dense/c1 (a) has no step {'x' * 80}: these are all steps."]),
@@ -178,3 +184,4 @@ def test_what_a_link_names_and_is_not_there_is_told(asked: dict[str, str], told:
     assert lacking(asked, SEVERAL) == told
     assert lacking(params_of(view_of(asked, SEVERAL)), SEVERAL) == []
     assert lacking(asked, Known()) == []
+    assert lacking({"run": "moe", "base_run": "dense"}, SEVERAL) == []
