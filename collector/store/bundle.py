@@ -37,6 +37,8 @@ _EVENTS = (
     "kernels", "comm_ops",
 )  # fmt: skip
 _KEPT_BUNDLES = 16
+# What the archive's reader raises: RuntimeError for what it does not know.
+_DAMAGE = (ValueError, EOFError, RuntimeError, zipfile.BadZipFile)
 _TABLE = re.compile(rf"({schema.OWN_NAME})\.parquet")
 
 
@@ -98,7 +100,12 @@ def unpacked(path: Path) -> Path:
     Raises StoreError for a damaged bundle.
     """
     found = path.stat()
-    return _unpacked(path.absolute(), found.st_mtime_ns, found.st_size)
+    asked = path.absolute(), found.st_mtime_ns, found.st_size
+    target = _unpacked(*asked)
+    if not target.exists():  # newer ones took its place since this process unpacked it
+        _unpacked.cache_clear()
+        target = _unpacked(*asked)
+    return target
 
 
 @lru_cache(maxsize=64)
@@ -122,7 +129,7 @@ def _unpacked(path: Path, _: int, size: int) -> Path:
     try:
         tables = base64.b64decode(whole[begin + len(_BEGIN) : end], validate=True)
         _fill(io.BytesIO(tables), folder, target)
-    except (ValueError, zipfile.BadZipFile, duckdb.Error) as error:
+    except (*_DAMAGE, duckdb.Error) as error:
         raise StoreError(f"{path}: its tables are damaged: {error}") from error
     for old in sorted(folder.glob("*.duckdb"), key=lambda one: -one.stat().st_mtime)[
         _KEPT_BUNDLES:
@@ -142,11 +149,13 @@ def _fill(archive: IO[bytes], folder: Path, target: Path) -> None:
                 name = _TABLE.fullmatch(member.filename)
                 if name is None:
                     continue
-                part.write_bytes(files.read(member))
+                part.write_bytes(files.read(_stored(member)))
                 rows = f"from read_parquet({sql_literal(str(part))})"
                 if name[1] in known:
                     con.execute(schema.create_sql(known[name[1]], keys=True))
-                    con.execute(f'insert into "{name[1]}" by name select * {rows}')
+                    con.execute(
+                        f'insert into "{name[1]}" by name select {_shared(con, name[1], rows)}'
+                    )
                 else:
                     con.execute(f'create table "{name[1]}" as select * {rows}')
             for name_of, table in known.items():
@@ -157,3 +166,19 @@ def _fill(archive: IO[bytes], folder: Path, target: Path) -> None:
     finally:
         temporary.unlink(missing_ok=True)
         part.unlink(missing_ok=True)
+
+
+def _stored(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
+    """The member as `packed` writes them, as long as the page has bytes for it: a compressed one
+    may become any size. Raises BadZipFile."""
+    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+        raise zipfile.BadZipFile(f"{member.filename} is compressed or encrypted")
+    return member
+
+
+def _shared(con: duckdb.DuckDBPyConnection, name: str, rows: str) -> str:
+    """The columns of a table that its rows have, and the rows; a newer version may have others."""
+    ours = {row[0] for row in con.execute(f'describe "{name}"').fetchall()}
+    theirs = [row[0] for row in con.execute(f"describe {rows}").fetchall()]
+    shared = ", ".join(f'"{column}"' for column in theirs if column in ours)
+    return f"{shared} {rows}"

@@ -4,8 +4,11 @@ network."""
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
+import tracemalloc
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +17,12 @@ import duckdb
 import pytest
 
 import npuscope
-from npuscope.collector.store.bundle import unpacked
+from npuscope.collector.store import bundle, store
+from npuscope.collector.store.bundle import packed, unpacked, with_tables
 from npuscope.collector.store.redaction import own_key
+from npuscope.errors import StoreError
 from npuscope.sample_traces.generate import small, write_job
+from tests.analysis.tables import connect, fill, kernel
 from tests.cli.command import Run
 from tests.dashboard.app.served_pages import chromium
 
@@ -80,6 +86,51 @@ def test_bad_bundles_are_told(run: Run, sample_store: Path, tmp_path: Path) -> N
         assert told in left.err
     assert run("bundle", sample_store).code == 2
     assert "give -o" in run("bundle", sample_store).err
+
+
+def test_a_bundle_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be made to harm, by a newer version, or the first of many."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    database, page = tmp_path / "tables.duckdb", tmp_path / "case.npuscope.html"
+    con = connect(database)
+    fill(con, "ranks", [{}])
+    fill(con, "kernels", [kernel(10, 5, 1, name="Mul"), kernel(20, 5, 1, name="Add")])
+    con.execute("alter table kernels add column said_by_a_newer_version bigint default 7")
+    con.close()
+    whole, _ = packed(database, 16 << 20)
+    ours = zipfile.ZipFile(io.BytesIO(whole))
+    members = {name: ours.read(name) for name in ours.namelist()}
+    page.write_bytes(with_tables("<!doctype html>\n<body></body>", whole))
+    assert store.query(page, "select name from kernels order by start_ns").rows() == [
+        ("Mul",), ("Add",)
+    ]  # fmt: skip
+
+    def zipped(compression: int, zeros: int) -> bytes:
+        made = io.BytesIO()
+        with zipfile.ZipFile(made, "w", compression) as archive:
+            for name, content in {**members, "zeros.parquet": b"\0" * zeros}.items():
+                archive.writestr(name, content)
+        return made.getvalue()
+
+    torn = bytearray(zipped(zipfile.ZIP_DEFLATED, 1 << 10))
+    at = torn.find(b"kernels.parquet") + 20
+    torn[at : at + 20] = b"\xff" * 20
+    locked = bytearray(whole)
+    locked[locked.rfind(b"PK\x01\x02") + 8] |= 1
+    for harmful in (zipped(zipfile.ZIP_DEFLATED, 64 << 20), bytes(torn), bytes(locked)):
+        other = tmp_path / f"{len(harmful)}.npuscope.html"
+        other.write_bytes(with_tables("<!doctype html>\n<body></body>", harmful))
+        tracemalloc.start()
+        with pytest.raises(StoreError, match=r"damaged: .* is compressed or encrypted"):
+            store.open(other)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+        tracemalloc.stop()
+
+    monkeypatch.setattr(bundle, "_KEPT_BUNDLES", 1)
+    other = tmp_path / "other.npuscope.html"
+    other.write_bytes(page.read_bytes() + b"<!-- another page -->")
+    store.open(other).close()
+    assert store.query(page, "select count(*) from kernels").item() == 2
 
 
 @pytest.mark.slow
