@@ -331,18 +331,20 @@ class Capture:
         no settings, no writes. Raises UsageError."""
         import polars as pl
 
-        from npuscope.analysis.views import open_views
         from npuscope.collector.store import store
-        from npuscope.profile import summary_versions
+        from npuscope.profile import select_connection
 
         with self._asking:
             if self._locked is None:
-                con = store.open(self._data.target, summaries=summary_versions())
-                self._open.callback(con.close)
-                open_views(con)
-                store.lock_down(con, self._data.target)
-                self._locked = con
-            found = pl.from_arrow(store.run_select(self._locked, text).read_all())
+                self._locked = select_connection(self._data.target)
+                self._open.callback(self._locked.close)
+            try:
+                found = pl.from_arrow(store.run_select(self._locked, text).read_all())
+            except (
+                OSError,
+                pl.exceptions.PolarsError,
+            ) as error:  # as intervals, which no frame has
+                raise UsageError(f"SQL: {error}") from error
             return found if isinstance(found, pl.DataFrame) else found.to_frame()
 
     def figure(self, name: str, *, lang: str = "en") -> go.Figure:

@@ -69,6 +69,7 @@ def mcp(
 
 def server_of(profiles: Profiles) -> Server[Any]:
     """A server whose tools are the questions, whose resources are the findings of each profile."""
+    import duckdb
     import jsonschema
     import mcp_types as types
     from anyio.to_thread import run_sync
@@ -106,7 +107,7 @@ def server_of(profiles: Profiles) -> Server[Any]:
         except jsonschema.ValidationError as error:
             place = "/".join(map(str, error.path)) or question.name
             return _refused(f"{place}: {error.message}")
-        except NpuscopeError as error:
+        except (NpuscopeError, duckdb.Error, OSError) as error:  # the last two: no room, mostly
             return _refused(str(error))
         text = types.TextContent(type="text", text=json_text(found))
         return types.CallToolResult(content=[text], structured_content=found)
@@ -139,7 +140,7 @@ def server_of(profiles: Profiles) -> Server[Any]:
             found = await run_sync(
                 profiles.answer, questions["findings"], {"profile": known[number]}
             )
-        except NpuscopeError as error:
+        except (NpuscopeError, duckdb.Error, OSError) as error:
             raise MCPError(types.INTERNAL_ERROR, str(error)) from error
         contents = types.TextResourceContents(
             uri=asked.uri, mime_type="application/json", text=json_text(found)

@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING, Any, get_args
 from npuscope.analysis import query
 from npuscope.analysis.catalog import metrics
 from npuscope.analysis.experts.load.load_rows import By as ExpertKey
+from npuscope.analysis.flops.model.describe import presets
 from npuscope.analysis.operators.answers import OperatorKey
+from npuscope.analysis.wording import numbers
 from npuscope.capture import Capture, MfuKey
+from npuscope.commands.serve.select_pages import SelectPages
 from npuscope.console.printable import json_text, visible
+from npuscope.dashboard.results import json_ready
 from npuscope.errors import UsageError
 from npuscope.profile import place_of
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from npuscope.analysis.metric import Column
 
 Schema = dict[str, Any]
@@ -35,6 +37,7 @@ USUAL_ROWS = 40
 MOST_CHARACTERS = 24_000
 MOST_NOTES_CHARACTERS = MOST_CHARACTERS // 5
 MOST_OF_A_TEXT = 300
+MOST_OF_A_LIST = MOST_CHARACTERS // 5
 _TYPES = {
     "bigint": "integer", "integer": "integer", "ubigint": "integer", "double": "number",
     "boolean": "boolean", "varchar": "string",
@@ -45,19 +48,29 @@ def _key(values: Iterable[str]) -> Schema:
     return {"type": "string", "enum": [*values], "description": "what rows are by"}
 
 
-_RANK: Schema = {"type": "integer", "minimum": 0, "description": "only this global rank"}
-_STEP: Schema = {"type": "integer", "description": "only this step"}
+def _count(least: int, description: str) -> Schema:
+    """An integer from `least` on that the engine's integers hold."""
+    told = {"minimum": least, "maximum": _MOST, "description": description}
+    return {"type": "integer", **told}
+
+
+_MOST = (1 << 53) - 1  # what JSON of any program has exactly
+_RANK = _count(0, "only this global rank")
+_STEP = _count(-_MOST, "only this step")
 _CHANGES: Schema = {
     "type": "array",
     "items": {"type": "string"},
     "minItems": 1,
     "description": "TARGET=VALUE, durations times VALUE: rank:5=median, comm:ep=0.5, host:free",
 }
-_MODEL: Schema = {"type": "string", "description": "preset of the trained model, as qwen3-8b"}
-_TOKENS: Schema = {"type": "integer", "minimum": 1, "description": "of the whole job, with model"}
+# No files: these could lie anywhere.
+_MODEL: Schema = {
+    "type": "string", "enum": [*presets()], "description": "preset of the trained model",
+}  # fmt: skip
+_TOKENS = _count(1, "of the whole job, with model")
 _SQL: Schema = {"type": "string", "description": "one SELECT in DuckDB's SQL; `show tables`"}
 _NAME: Schema = {"type": "string", "description": "which of the given profiles"}
-_OFFSET: Schema = {"type": "integer", "minimum": 0, "description": "rows to leave out in front"}
+_OFFSET = _count(0, "rows to leave out in front")
 _LIMIT: Schema = {
     "type": "integer", "minimum": 1, "maximum": MOST_ROWS,
     "description": f"rows at most, {USUAL_ROWS} if it is left out",
@@ -119,7 +132,9 @@ class Question:
         said: list[str] = []
         for name, value in arguments.items():
             if name in ("changes", "text"):
-                said += value if isinstance(value, list) else [value]
+                # An option begins with a dash, and a comment of SQL does.
+                words = value if isinstance(value, list) else [value]
+                said += [f" {one}" if one.startswith("-") else one for one in words]
             else:
                 said += [f"--{name.replace('_', '-')}", str(value)]
         return shlex.join(["npuscope", verb, place, *options, *said, "--json"])
@@ -159,6 +174,7 @@ class Profiles:
     def __init__(self, places: Iterable[Path]) -> None:
         self._places = {place_of(place): place for place in places}
         self._open: dict[str, Capture] = {}
+        self._selects: dict[str, SelectPages] = {}
         self._opening = threading.Lock()
 
     @property
@@ -168,29 +184,47 @@ class Profiles:
 
     def close(self) -> None:
         """Close all of them."""
+        for pages in self._selects.values():
+            pages.close()
         for job in self._open.values():
             job.close()
 
     def answer(self, question: Question, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """A page of an answer, as the question's `output_schema` says. Raises NpuscopeError."""
-        asked = dict(arguments)
+        # JSON writes 3 as 3.0, too.
+        asked: dict[str, Any] = dict(arguments)
+        for key, value in arguments.items():
+            if isinstance(value, float):
+                asked[key] = int(value)
         name = asked.pop("profile", self.names[0])
         offset, limit = asked.pop("offset", 0), asked.pop("limit", USUAL_ROWS)
         job = self._capture(name)
         evidence = question.words(name, asked)
-        if question.name == "whatif":
-            frame = job.whatif(*asked["changes"])
+        if question.name == "sql":
+            found, count = self._select_pages(name, job).page(asked["text"], offset, limit)
         else:
-            frame = getattr(job, question.name)(**asked)
-        rows = _page(frame, offset, limit)
+            if question.name == "whatif":
+                frame = job.whatif(*asked["changes"])
+            else:
+                frame = getattr(job, question.name)(**asked)
+            if frame.is_empty():
+                _require(job, asked)
+            found, count = query.rows(frame.slice(offset, limit)), frame.height
+        rows = _within(map(_row, found), MOST_CHARACTERS)
         told = offset + len(rows)
         return {
             "rows": rows,
-            "row_count": frame.height,
-            "next_offset": told if told < frame.height else None,
+            "row_count": count,
+            "next_offset": told if told < count else None,
             "notes": _within(map(bounded, job.notes()), MOST_NOTES_CHARACTERS),
             "evidence": evidence,
         }
+
+    def _select_pages(self, name: str, job: Capture) -> SelectPages:
+        with self._opening:
+            if name not in self._selects:
+                self._selects[name] = SelectPages(job.path)
+            return self._selects[name]
 
     def _capture(self, name: str) -> Capture:
         place = self._places.get(name)
@@ -215,9 +249,28 @@ def bounded(value: Any) -> Any:
     return value
 
 
-def _page(frame: pl.DataFrame, offset: int, limit: int) -> list[Any]:
-    """Rows from the offset on, as many as fit, but one."""
-    return _within(map(bounded, query.rows(frame.slice(offset, limit))), MOST_CHARACTERS)
+def _row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as JSON has it, with lists and objects as their cut text where they are long."""
+    told = {name: _cut(value, MOST_OF_A_LIST) for name, value in bounded(json_ready(row)).items()}
+    if len(json_text(told)) > MOST_CHARACTERS:
+        told = {name: _cut(value, MOST_OF_A_TEXT) for name, value in told.items()}
+    return told
+
+
+def _cut(value: Any, most_characters: int) -> Any:
+    if not isinstance(value, dict | list) or len(text := json_text(value)) <= most_characters:
+        return value
+    return text[: most_characters - 3] + "..."
+
+
+def _require(job: Capture, asked: Mapping[str, Any]) -> None:
+    """As the commands do, raise UsageError where a rank or step is asked for that is not there."""
+    steps = job.steps()
+    for name in ("rank", "step"):
+        if (value := asked.get(name)) is not None:
+            there = steps[name].drop_nulls().unique().to_list()
+            if value not in there:
+                raise UsageError(f"no {name} {value} here: there is {numbers(there) or 'none'}")
 
 
 def _within(values: Iterable[Any], most_characters: int) -> list[Any]:

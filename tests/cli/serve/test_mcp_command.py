@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
+from npuscope.commands.serve import select_pages
 from npuscope.commands.serve.questions import (
     MOST_CHARACTERS,
     MOST_NOTES_CHARACTERS,
@@ -104,6 +106,11 @@ def test_pages_follow_each_other_and_wrong_questions_are_told(
             ("sql", {"profile": name, "text": f"from '{tmp_path}/x.csv'"}, "SQL: "),
             ("whatif", {"profile": name, "changes": ["rank:99=median"]}, "99"),
             ("kernels", {"profile": name, "by": "colour"}, "colour"),
+            ("steps", {"profile": name, "rank": 99}, "no rank 99 here: there is 0-7"),
+            ("steps", {"profile": name, "step": 3.0}, "no step 3 here: there is 12-13"),
+            ("steps", {"profile": name, "offset": 10**30}, "offset: "),
+            ("mfu", {"profile": name, "model": "/etc/passwd"}, "is not one of ['deepseek-v3'"),
+            ("mfu", {"profile": name, "model": "qwen3-8b", "tokens_per_step": 10**30}, "tokens_"),
         ):
             found = await ask(wrong, **arguments)
             assert found.is_error
@@ -158,6 +165,48 @@ def test_a_hostile_name_stays_in_its_quotes(tmp_path: Path) -> None:
     assert len(text) < MOST_CHARACTERS + MOST_NOTES_CHARACTERS + 500
     with pytest.raises(UsageError, match="none of the given profiles"):
         profiles.answer(questions["steps"], {"profile": "/etc/passwd"})
+    profiles.close()
+
+
+def test_a_select_is_answered_a_page_at_a_time_and_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "few.duckdb"
+    con = connect(file)
+    fill(con, "kernels", [kernel(10 * i, 5 + i, 1, name="Mul") for i in range(3)])
+    con.close()
+    profiles = Profiles([file])
+    (sql,) = (one for one in QUESTIONS if one.name == "sql")
+
+    def ask(text: str, **more: int) -> dict[str, Any]:
+        found = profiles.answer(sql, {"text": text, **more})
+        assert json.loads(json_text(found)) == found
+        return found
+
+    # As the command prints them: an exact sum, and what JSON has no word for.
+    query = (
+        "-- all\nselect sum(dur_ns) as all_ns, blob '\\xAA' as b, interval 1 day as i from kernels"
+    )
+    printed = {"all_ns": 18, "b": "qg==", "i": [0, 1, 0]}
+    told = ask(query)
+    assert told["rows"] == [printed]
+    assert rows_of(*shlex.split(told["evidence"])[1:-1]) == [printed]
+    long = ask("select list(range) as r, 'x' as x from range(5000)")
+    assert len(json_text(long)) < MOST_CHARACTERS
+    assert long["rows"][0]["r"].startswith("[0,1,2,") and long["rows"][0]["x"] == "x"
+    # Of very many rows it counts all and keeps a page.
+    tracemalloc.start()
+    last = ask("from range(1000000)", offset=999_998)
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    tracemalloc.stop()
+    assert last["rows"] == [{"range": 999_998}, {"range": 999_999}]
+    assert (last["row_count"], last["next_offset"]) == (1_000_000, None)
+    monkeypatch.setattr(select_pages, "MOST_SECONDS", 0.05)
+    for endless in ("select count(*) from range(1000000000000)", "from range(1000000000000)"):
+        with pytest.raises(UsageError, match=r"not done after 0\.05 s: ask for less"):
+            ask(endless)
+    monkeypatch.undo()
+    assert ask("select 1 as one")["rows"] == [{"one": 1}]
     profiles.close()
 
 
