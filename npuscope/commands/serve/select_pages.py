@@ -41,7 +41,6 @@ class SelectPages:
 
         with self._asking:
             clock = threading.Timer(MOST_SECONDS, end)
-            clock.daemon = True
             clock.start()
             try:
                 return _page(self._con, text, offset, limit)
@@ -54,6 +53,7 @@ class SelectPages:
                 raise UsageError(f"SQL: {error}") from error
             finally:
                 clock.cancel()
+                clock.join()  # it must not be the last to let the tables go
 
 
 def _page(
