@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .guard import is_chosen, is_killed, rank_here, warn
+from .guard import is_chosen, is_killed, rank_here, warn, whole
 from .line_writer import LineWriter
 from .routers import Chooser, ForwardHook, Router, Rule, WrappedRouting, assignment, find_routers
 
@@ -77,9 +77,8 @@ def expert_load_recorder(
     if is_killed():
         return recorder
     try:
-        here = rank_here() if rank is None else rank
-        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-            raise ValueError(f"every={every!r}: give an integer of at least 1")
+        here = rank_here() if rank is None else whole("rank", rank)
+        every, start_step = whole("every", every, 1), whole("start_step", start_step)
         if source not in ("routing", "counter"):
             raise ValueError(f"source={source!r}: choose of routing, counter")
         if is_chosen(here, ranks):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import re
 import sys
@@ -39,6 +40,21 @@ def rank_here() -> int:
     return 0
 
 
+def whole(name: str, value: object, least: int | None = None) -> int:
+    """An argument as an int, which JSON needs: numpy's are none, nor what a checkpoint gave as 3.0.
+
+    Raises ValueError for any other.
+    """
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = int(value) if isinstance(value, float) and value.is_integer() else None
+    if number is None or isinstance(value, bool) or (least is not None and number < least):
+        most = "" if least is None else f" of at least {least}"
+        raise ValueError(f"{name}={value!r}: give an integer{most}")
+    return number
+
+
 def is_chosen(rank: int, ranks: str | int | Iterable[int] | None) -> bool:
     """Whether a rank is among those named: None all, 3, [0, 8] or "0,7,8-15".
 
@@ -46,8 +62,8 @@ def is_chosen(rank: int, ranks: str | int | Iterable[int] | None) -> bool:
     """
     if ranks is None:
         return True
-    if isinstance(ranks, int):
-        return rank == ranks
+    if not isinstance(ranks, Iterable):
+        return rank == whole("ranks", ranks)
     if not isinstance(ranks, str):
         return rank in set(ranks)
     is_found = False

@@ -51,7 +51,8 @@ class LineWriter:
         self.failure: str | None = None
         self.dropped = 0  # items that were offered and not written
         self.written = 0
-        self._folder, self._stem, self._lines, self._done = folder, stem, lines, done
+        # The folder of now, wherever training goes.
+        self._folder, self._stem, self._lines, self._done = folder.absolute(), stem, lines, done
         self._rotate_bytes, self._rotate_seconds = rotate_bytes, rotate_seconds
         self._what = what
         self._queue: queue.Queue[Any] = queue.Queue(maxsize=depth)

@@ -34,7 +34,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from . import torch_profiler
-from .guard import is_chosen, is_killed, rank_here, warn
+from .guard import is_chosen, is_killed, rank_here, warn, whole
 from .ready_marker import write_ready
 from .thread_nodes import ThreadNodes, thread_nodes_here
 from .torch_profiler import Collected, Window
@@ -140,8 +140,11 @@ def profile_session(
     if is_killed():
         return session
     try:
-        here = rank_here() if rank is None else rank
-        windows = Windows(every, active, warmup)
+        here = rank_here() if rank is None else whole("rank", rank)
+        start_step = whole("start_step", start_step)
+        windows = Windows(
+            whole("every", every, 1), whole("active", active, 1), whole("warmup", warmup, 0)
+        )
         collected = Collected(
             level, export, analyse, aic_metrics, mstx, record_shapes, profile_memory, with_stack,
             with_flops, with_modules, thread_nodes, gc_detect_threshold,
@@ -151,7 +154,8 @@ def profile_session(
             return session
         if importlib.util.find_spec("torch_npu") is None:
             raise ModuleNotFoundError("torch_npu is not installed")
-        session.arm(Path(dir), windows, collected, job, here, start_step, captures, free_bytes)
+        root = Path(dir).absolute()  # wherever training goes
+        session.arm(root, windows, collected, job, here, start_step, captures, free_bytes)
     except Exception as error:
         session.disable(error)
     return session
@@ -167,6 +171,7 @@ class ProfileSession:
         self._nodes: ThreadNodes | None = None
         self._waiting: list[_Finished] = []
         self._is_started = False
+        self._stepping = threading.RLock()  # a window must not miss its end
         self._at_exit: Callable[[], None] | None = None
 
     def arm(
@@ -201,7 +206,8 @@ class ProfileSession:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.end(is_clean=kind is None)
+        is_exit = isinstance(error, SystemExit) and not error.code  # sys.exit() ends well
+        self.end(is_clean=kind is None or is_exit)
 
     def start(self) -> None:
         """Begin with the first step; `with` does so, and so does the first `step()`."""
@@ -221,8 +227,9 @@ class ProfileSession:
             if os.getpid() != self._process:  # a worker that was forked out of training
                 self.is_active = False
                 return
-            self.start()
-            self._advance()
+            with self._stepping:
+                self.start()
+                self._advance()
         except Exception as error:
             self.disable(error)
 
@@ -428,10 +435,6 @@ class Windows:
     warmup: int
 
     def __post_init__(self) -> None:
-        for name, least in (("every", 1), ("active", 1), ("warmup", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name}={value!r}: give an integer of at least {least}")
         if self.warmup + self.active > self.every:
             raise ValueError(
                 f"warmup={self.warmup} and active={self.active} do not fit into every={self.every}"

@@ -53,7 +53,10 @@ def _files(folder: Path) -> list[dict[str, object]]:
             path = Path(root) / name
             if name.endswith(".tmp") or path == folder / _NAME:
                 continue
-            size_bytes = path.lstat().st_size
+            try:
+                size_bytes = path.lstat().st_size
+            except FileNotFoundError:  # an analysis beside training has just removed it
+                continue
             found.append({"path": path.relative_to(folder).as_posix(), "size_bytes": size_bytes})
     return sorted(found, key=lambda file: str(file["path"]))
 

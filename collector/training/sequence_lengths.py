@@ -20,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from .guard import is_chosen, is_killed, rank_here, warn
+from .guard import is_chosen, is_killed, rank_here, warn, whole
 from .line_writer import LineWriter
 
 _DEPTH = 64  # steps that may wait for the disk; more are dropped and counted
@@ -49,9 +49,9 @@ def sequence_length_recorder(
     if is_killed():
         return recorder
     try:
-        here = rank_here() if rank is None else rank
-        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-            raise ValueError(f"every={every!r}: give an integer of at least 1")
+        here = rank_here() if rank is None else whole("rank", rank)
+        every, start_step = whole("every", every, 1), whole("start_step", start_step)
+        dp = None if dp is None else whole("dp", dp)
         if is_chosen(here, ranks):
             writer = LineWriter(
                 Path(dir), f"lengths_rank{here}", bytes, lambda item: None, depth=_DEPTH,

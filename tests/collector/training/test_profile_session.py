@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from npuscope.collector.ingest.ingest import ingest
@@ -78,7 +79,16 @@ def test_every_window_is_published_once(
     assert len(npu.starts) <= len(expected) + 1
 
 
-def test_the_marker_lists_the_files(npu: Script, tmp_path: Path) -> None:
+def test_the_marker_lists_the_files(
+    npu: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walk = os.walk
+
+    def with_one_that_goes(top: Path) -> Iterator[Any]:
+        for root, folders, names in walk(top):
+            yield root, folders, [*names, "removed_by_an_analysis"]
+
+    monkeypatch.setattr(os, "walk", with_one_that_goes)
     npu.rank = 3
     train(tmp_path, 23, every=20, run="pretrain", rank=3)
     (marker,) = markers(tmp_path)
@@ -229,6 +239,32 @@ def test_ranks(ranks: Any, chosen: Any) -> None:
     assert [rank for rank in range(20) if is_chosen(rank, ranks)] == list(chosen)
 
 
+def test_numbers_and_folders_as_scripts_have_them(
+    npu: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """numpy's, a checkpoint's float, threads that share the session; and a folder told relative to
+    one that training leaves."""
+    monkeypatch.chdir(tmp_path)
+    relative: Any = {"every": np.int64(20), "rank": np.int64(2), "ranks": np.int64(2)}
+    with profile_session("profiles", start_step=np.int64(7), **relative) as session:
+        (tmp_path / "outputs").mkdir()
+        monkeypatch.chdir(tmp_path / "outputs")
+        for _ in range(20):
+            session.step()
+    told: Any = {"start_step": 107.0, "every": 20}
+    train(tmp_path / "profiles", 20, **told)
+    assert sorted(spans(tmp_path / "profiles")) == [(20, 21), (120, 121)]
+    with profile_session("../shared", every=5) as session:
+        threads = [
+            threading.Thread(target=lambda: [session.step() for _ in range(100)]) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(spans(tmp_path / "shared")) == 79
+
+
 def test_the_rank_is_the_environments(
     npu: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,6 +400,13 @@ def test_a_run_that_ends_within_a_window(npu: Script, tmp_path: Path) -> None:
     assert spans(tmp_path) == [(20, 21)]
     told = json.loads((npu.folders[0] / "profiler_metadata.json").read_text())
     assert told["npuscope"]["last_step"] == 21
+    for code, published in ((0, [(20, 21)]), (None, [(20, 21)]), (1, [])):
+        root = tmp_path / f"exit_{code}"  # as Megatron's --exit-interval ends a run
+        with pytest.raises(SystemExit), profile_session(root, every=20, active=4) as session:
+            for _ in range(22):
+                session.step()
+            sys.exit(code)
+        assert spans(root) == published
 
 
 def test_a_run_that_fails_within_a_window(npu: Script, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,11 +16,13 @@ from npuscope.collector.training import sequence_length_recorder
 from npuscope.errors import TraceFormatError, TraceNotFound
 
 
-def test_what_is_recorded_is_read(tmp_path: Path) -> None:
+def test_what_is_recorded_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in range(4):
+        monkeypatch.chdir(tmp_path)
         with sequence_length_recorder(
-            tmp_path, rank=rank, dp=rank // 2, every=2, start_step=7, rotate_bytes=1
+            ".", rank=rank, dp=rank // 2, every=2, start_step=7, rotate_bytes=1
         ) as recorder:
+            monkeypatch.chdir("/")
             for step in range(7, 11):
                 recorder.record([step, 10 * rank + 5])
                 recorder.record(cu_seqlens=np.array([0, 3, 103]))
@@ -49,6 +52,11 @@ def test_what_fails_is_told_once_and_training_goes_on(
             recorder.record(given)
             recorder.step()
     assert len(caplog.records) == 1 and "sequence lengths is off" in caplog.text
+    unknown: Any = None  # as of a checkpoint that has no iteration
+    with sequence_length_recorder(tmp_path, rank=0, start_step=unknown) as recorder:
+        recorder.record([1])
+        recorder.step()
+    assert "start_step=None: give an integer" in caplog.records[-1].getMessage()
 
 
 def test_the_environment_switches_it_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
