@@ -45,6 +45,7 @@ def whole(name: str, value: object, least: int | None = None) -> int:
 
     Raises ValueError for any other.
     """
+    number: int | None
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:

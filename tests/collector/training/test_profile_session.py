@@ -245,8 +245,9 @@ def test_numbers_and_folders_as_scripts_have_them(
     """numpy's, a checkpoint's float, threads that share the session; and a folder told relative to
     one that training leaves."""
     monkeypatch.chdir(tmp_path)
+    seven: Any = np.int64(7)
     relative: Any = {"every": np.int64(20), "rank": np.int64(2), "ranks": np.int64(2)}
-    with profile_session("profiles", start_step=np.int64(7), **relative) as session:
+    with profile_session("profiles", start_step=seven, **relative) as session:
         (tmp_path / "outputs").mkdir()
         monkeypatch.chdir(tmp_path / "outputs")
         for _ in range(20):
@@ -255,9 +256,12 @@ def test_numbers_and_folders_as_scripts_have_them(
     train(tmp_path / "profiles", 20, **told)
     assert sorted(spans(tmp_path / "profiles")) == [(20, 21), (120, 121)]
     with profile_session("../shared", every=5) as session:
-        threads = [
-            threading.Thread(target=lambda: [session.step() for _ in range(100)]) for _ in range(4)
-        ]
+
+        def hundred() -> None:
+            for _ in range(100):
+                session.step()
+
+        threads = [threading.Thread(target=hundred) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
