@@ -83,7 +83,7 @@ def nothing_matches(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str:
     facts = capture_facts(con)
     everything = steps(con)
     if everything.is_empty():
-        return "no rank here has a step with figures: see `npuscope sql PATH 'from ranks'`"
+        return "no rank here has a step with figures: `npuscope doctor PATH` tells why"
     for name, value in scope.chosen().items():
         present = everything[name].drop_nulls().unique().sort().to_list()
         if value not in present:

@@ -70,6 +70,15 @@ def _derive(con: duckdb.DuckDBPyConnection, log: ReadLog, wanted: frozenset[str]
             con.execute(sql[table])
     if "comm_ops" in wanted and scalar(con, "select count(*) from comm_ops"):
         log.rules["comm_ops"] = "kernels of communication libraries"
+    elsewhere = con.execute(sql["elsewhere"]).fetchall()
+    if elsewhere:
+        log.warn(
+            "trace: figures are of device {device}: {tasks} tasks of others ({devices}) are left"
+            " out, as a rank is one device with a process of its own",
+            device=scalar(con, "select device_id from _kineto_own_device"),
+            tasks=sum(count for _, count in elsewhere),
+            devices=", ".join(str(device) for device, _ in elsewhere),
+        )
     unbound = scalar(con, sql["unbound"])
     if unbound and "launches" in wanted:
         log.warn(

@@ -8,11 +8,28 @@ create or replace temp table _kineto_device_label as
 select pid, any_value(try_cast(regexp_extract(text, '(\d+)\s*$', 1) as integer)) as device_id
 from _kineto_label where regexp_matches(text, '(?i)^gpu') group by pid;
 
+-- One rank is one device, that of most tasks: another one's kernels would hide this one's communication. A task that
+-- tells none stays.
+create or replace temp table _kineto_own_device as
+select try_cast(coalesce(device_id, pid) as integer) as device_id from _kineto_device
+where try_cast(coalesce(device_id, pid) as integer) is not null
+group by 1 order by count(*) desc, 1 limit 1;
+
+create or replace temp view _kineto_elsewhere as
+select *, try_cast(coalesce(device_id, pid) as integer) as task_device_id from _kineto_device
+where try_cast(coalesce(device_id, pid) as integer) <> (select device_id from _kineto_own_device);
+
+create or replace temp view _kineto_own as
+select * from _kineto_device
+where try_cast(coalesce(device_id, pid) as integer)
+    is not distinct from (select device_id from _kineto_own_device)
+    or try_cast(coalesce(device_id, pid) as integer) is null;
+
 create or replace temp view _kineto_task as
 select d.category, d.name, try_cast(coalesce(d.device_id, d.pid) as integer) as device_id,
     coalesce(d.stream_id, d.tid) as stream_id, d.start_ns, d.dur_ns, d.correlation, d.external_id,
     c.name is not null as is_comm
-from _kineto_device d
+from _kineto_own d
 left join _kineto_comm_kernel c on d.category = 'kernel' and c.name = d.name;
 
 -- Operators that launched something.
@@ -20,7 +37,7 @@ create or replace temp table _kineto_operator as
 select external_id, min_by(name, start_ns) as name, min_by(tid, start_ns) as thread_id, min(start_ns) as start_ns
 from _kineto_host
 where kind = 'operator' and external_id in (
-    select external_id from _kineto_device union select external_id from _kineto_api)
+    select external_id from _kineto_own union select external_id from _kineto_api)
 group by external_id;
 
 -- A driver's call stands inside the runtime's that made it, under the same correlation.
@@ -28,7 +45,7 @@ create or replace temp table _kineto_call as
 select correlation, min_by(name, start_ns) as name, min_by(tid, start_ns) as thread_id, min(start_ns) as start_ns,
     max(start_ns + dur_ns) as end_ns, min_by(external_id, start_ns) as external_id
 from _kineto_api
-where correlation in (select correlation from _kineto_device)
+where correlation in (select correlation from _kineto_own)
 group by correlation;
 
 -- name: kernels
@@ -46,7 +63,7 @@ where not t.is_comm;
 insert into comm_ops by name
 with told as (
     select d.*, coalesce(c.op_type, k.op_type) as op_type, k.algorithm, t.data_type as type_name, t.width_bytes
-    from _kineto_device d
+    from _kineto_own d
     join _kineto_comm_kernel k on d.category = 'kernel' and k.name = d.name
     left join _kineto_collective c on c.collective = d.collective
     left join _kineto_data_type t on t.dtype = d.data_type
@@ -74,8 +91,11 @@ join _kineto_call c on c.correlation = t.correlation
 left join _kineto_operator o on o.external_id = coalesce(t.external_id, c.external_id);
 
 -- name: unbound
-select count(*) from _kineto_device
+select count(*) from _kineto_own
 where exists (from _kineto_api) and (correlation is null or correlation not in (select correlation from _kineto_call));
+
+-- name: elsewhere
+select task_device_id, count(*) from _kineto_elsewhere group by 1 order by 1;
 
 -- name: steps
 -- A step's range on the device: from the first start to the last end of what was launched within it, but not
@@ -88,11 +108,13 @@ with host as (
 ), own as (
     select cast(regexp_extract(name, '(\d+)$', 1) as bigint) as step, min(start_ns) as start_ns,
         max(start_ns + dur_ns) as end_ns
-    from _kineto_range group by 1
+    from _kineto_range
+    where pid is null or pid not in (select pid from _kineto_elsewhere where pid is not null)
+    group by 1
 ), launched as (
     select h.step, min(t.start_ns) as start_ns, max(t.start_ns + t.dur_ns) as end_ns
     from (select c.start_ns as called_ns, d.start_ns, d.dur_ns
-          from _kineto_call c join _kineto_device d on d.correlation = c.correlation) t
+          from _kineto_call c join _kineto_own d on d.correlation = c.correlation) t
     asof join host h on t.called_ns >= h.start_ns
     where t.called_ns < h.end_ns
     group by h.step

@@ -17,6 +17,7 @@ from npuscope.collector.readers.trust import KINETO_FILLS
 from npuscope.collector.selection import Selection
 from tests.collector.readers.kineto.written_kineto import (
     BASE_NS,
+    DEVICE_EVENTS,
     EVENTS,
     FLASH,
     HEAD,
@@ -268,6 +269,24 @@ def test_tasks_whose_call_is_missing_are_told(tmp_path: Path) -> None:
 
     assert rows(con, "select connection_id from launches") == [("1",)]
     assert log.warnings == ["trace: 1 device tasks whose launching call was not recorded"]
+
+
+@pytest.mark.slow
+def test_another_devices_tasks_are_left_out_and_told(tmp_path: Path) -> None:
+    """Of a process with two GPUs: what one computes hides no communication of the other."""
+    elsewhere = [
+        {**one, "pid": 0, "args": {**one["args"], "device": 0, "correlation": 900 + number}}
+        for number, one in enumerate(DEVICE_EVENTS[2:4])
+    ]
+    ranges = [x("gpu_user_annotation", "ProfilerStep#3", (0, 7), 10.0, 9000.0)]
+    told, log = read_path(write(tmp_path / "t.json", [*DEVICE_EVENTS, *elsewhere, *ranges]))
+    alone, _ = read_path(write(tmp_path / "u.json", DEVICE_EVENTS))
+    for table in ("kernels", "comm_ops", "steps", "ranks"):
+        assert rows(told, f"from {table}") == rows(alone, f"from {table}"), table
+    assert log.warnings == [
+        "trace: figures are of device 1: 2 tasks of others (0) are left out, as a rank is one"
+        " device with a process of its own"
+    ]
 
 
 def test_a_graph_launches_many_kernels_by_one_call(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from npuscope.analysis import query
+from npuscope.analysis.views import open_views
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 
@@ -136,4 +138,6 @@ def test_what_export_chrome_trace_writes(written: Path, tmp_path: Path) -> None:
     assert [(one.rank, one.warnings) for one in result.published] == [(1, ())]
     con = store.open(tmp_path / "store")
     assert con.execute("select count(*) from host_ops where name = 'aten::mm'").fetchall() == [(1,)]
+    open_views(con)  # of the host's side alone there is no step; doctor says what to record
+    assert query.nothing_matches(con).endswith("`npuscope doctor PATH` tells why")
     con.close()
