@@ -331,15 +331,14 @@ class Capture:
         no settings, no writes. Raises UsageError."""
         import polars as pl
 
-        from npuscope.collector.store import store
-        from npuscope.profile import select_connection
+        from npuscope.selects import run_select, select_connection
 
         with self._asking:
             if self._locked is None:
                 self._locked = select_connection(self._data.target)
                 self._open.callback(self._locked.close)
             try:
-                found = pl.from_arrow(store.run_select(self._locked, text).read_all())
+                found = pl.from_arrow(run_select(self._locked, text).read_all())
             except (
                 OSError,
                 pl.exceptions.PolarsError,

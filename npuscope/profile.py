@@ -236,21 +236,6 @@ def spread(source: Source, shard: str | None, engine: str, address: str | None) 
     return replace(source, shard=parsed, engine=engine, address=address)
 
 
-def select_connection(target: Path) -> duckdb.DuckDBPyConnection:
-    """A connection for SELECTs of anybody over a store's or a file's tables and metrics, and no
-    other file. Raises StoreError."""
-    from npuscope.analysis.views import open_views
-
-    con = store.open(target, summaries=summary_versions())
-    try:
-        open_views(con)
-        store.lock_down(con, target)
-    except BaseException:
-        con.close()
-        raise
-    return con
-
-
 def compare_ranks(data: Opened, *, is_needed: bool = True) -> None:
     """Make the views of all ranks together, with a word on stderr while they are computed.
 

@@ -9,9 +9,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from npuscope.collector.store.store import run_select
 from npuscope.errors import UsageError
-from npuscope.profile import select_connection
+from npuscope.selects import run_select, select_connection
 
 # A join without its condition would hold up every other question, and the end of the server.
 MOST_SECONDS = 60.0

@@ -234,8 +234,8 @@ def sql(
       npuscope sql ./profiles "select rank, sum(dur_ns) from kernels where is_compute group by rank"
     """
     from npuscope.analysis.views import open_views, views_named
-    from npuscope.collector.store.store import lock_down, run_select
     from npuscope.dashboard import results
+    from npuscope.selects import lock_down, run_select
 
     if json + csv + parquet > 1:
         raise UsageError("one of --json, --csv, --parquet")

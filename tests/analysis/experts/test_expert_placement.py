@@ -175,7 +175,6 @@ def test_moved_counts_what_devices_did_not_hold() -> None:
     old = np.array([[[0, 1, -1], [2, 3, -1]]])
     new = np.array([[[1, 0, 2], [3, 2, 3]]])
     assert placed.moved(old, new).tolist() == [1]
-    assert placed.migration_bytes(old, new, 7).tolist() == [7]
     assert migration_ns(old, new, 4, 1000, 1e9) == pytest.approx(1000)
 
 

@@ -21,6 +21,7 @@ from npuscope.collector.store.segments import rebuild_summaries
 from npuscope.collector.store.sweep import sweep
 from npuscope.errors import StoreError
 from npuscope.sample_traces.generate import Form, small, write_job
+from npuscope.selects import lock_down, run_select
 
 pytestmark = pytest.mark.slow
 
@@ -243,10 +244,10 @@ def test_strangers_sql_reads_merged_files_and_no_others(target: Path, tmp_path: 
     compact(target)
     (tmp_path / "other.csv").write_text("a\n1\n")
     with store.open(target) as con:
-        store.lock_down(con, target)
-        assert store.run_select(con, "select count(*) from kernels").read_all().num_rows == 1
+        lock_down(con, target)
+        assert run_select(con, "select count(*) from kernels").read_all().num_rows == 1
         with pytest.raises(Exception, match=r"(?i)permission|disabled"):
-            store.run_select(con, f"from '{tmp_path}/other.csv'").read_all()
+            run_select(con, f"from '{tmp_path}/other.csv'").read_all()
 
 
 @pytest.mark.parametrize("name", ["a[b]c", "a*c", "a?c"])
@@ -256,11 +257,11 @@ def test_a_shut_store_may_have_a_pattern_for_its_name(
     place = tmp_path / name
     shutil.copytree(target, place)
     with store.open(place) as con:
-        store.lock_down(con, place)
-        rows = store.run_select(con, "select count(*) from kernels").read_all()
+        lock_down(con, place)
+        rows = run_select(con, "select count(*) from kernels").read_all()
         assert rows.num_rows == 1
         with pytest.raises(Exception, match=r"(?i)permission|disabled"):
-            store.run_select(con, f"from read_text('{tmp_path}/{name}/*')").read_all()
+            run_select(con, f"from read_text('{tmp_path}/{name}/*')").read_all()
 
 
 def test_the_index_may_be_missing(target: Path) -> None:

@@ -16,6 +16,7 @@ from npuscope.collector.literals import sql_literal
 from npuscope.collector.store import store
 from npuscope.collector.store.export import export
 from npuscope.errors import NpuscopeError, StoreError, UsageError
+from npuscope.selects import lock_down, run_select
 from tests.prove.hardening.captures import write_light
 from tests.prove.hardening.cases import run_here
 
@@ -178,9 +179,9 @@ def test_an_open_export_reaches_no_other_file(
         ):
             with pytest.raises(duckdb.Error, match=r"disabled|external access"):
                 con.execute(statement).fetchall()
-        store.lock_down(con, path)
+        lock_down(con, path)
         with pytest.raises(UsageError):
-            store.run_select(con, "from exported.peep").read_all()
+            run_select(con, "from exported.peep").read_all()
     assert not out.exists()
     for statement in ("from peep", "from exported.peep", "from exported.main.peeping()"):
         done = run_here(["sql", str(path), statement], {}, tmp_path)
