@@ -124,17 +124,20 @@ def _unpacked(path: Path, _: int, size: int) -> Path:
     end = whole.find(_END, begin)
     if begin < 0 or end < 0:
         raise StoreError(f"{path}: its tables are cut off: send or save the whole file again")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    make_private(folder)
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         tables = base64.b64decode(whole[begin + len(_BEGIN) : end], validate=True)
         _fill(io.BytesIO(tables), folder, target)
     except (*_DAMAGE, duckdb.Error) as error:
         raise StoreError(f"{path}: its tables are damaged: {error}") from error
-    for old in sorted(folder.glob("*.duckdb"), key=lambda one: -one.stat().st_mtime)[
-        _KEPT_BUNDLES:
-    ]:
-        old.unlink(missing_ok=True)
+    except OSError as error:
+        told = f"{path}: its tables cannot be unpacked below {folder} ({error.strerror or error})"
+        raise StoreError(told) from error
+    with suppress(OSError):  # another process may be at it
+        kept = sorted(folder.glob("*.duckdb"), key=lambda one: -one.stat().st_mtime)
+        for old in kept[_KEPT_BUNDLES:]:
+            old.unlink(missing_ok=True)
     return target
 
 

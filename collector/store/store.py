@@ -151,12 +151,14 @@ def is_export(path: Path) -> bool:
 
 def _database(path: Path) -> Path:
     """The DuckDB file: the file itself, or what a bundle's tables were unpacked to."""
+    head = b""
     with suppress(OSError), open_regular(path) as file:
-        if BUNDLE_HEAD in file.read(200):
-            from .bundle import unpacked  # seldom met
+        head = file.read(200)
+    if BUNDLE_HEAD not in head:
+        return path
+    from .bundle import unpacked  # seldom met
 
-            return unpacked(path)
-    return path
+    return unpacked(path)
 
 
 def _connection(spill: Path | None = None) -> duckdb.DuckDBPyConnection:

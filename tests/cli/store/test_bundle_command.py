@@ -126,6 +126,12 @@ def test_a_bundle_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
         tracemalloc.stop()
 
+    monkeypatch.setenv("XDG_CACHE_HOME", str(database))
+    with pytest.raises(StoreError, match=r"its tables cannot be unpacked below .*Not a directory"):
+        store.open(page.rename(tmp_path / "renamed.npuscope.html"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    page = tmp_path / "renamed.npuscope.html"
+
     monkeypatch.setattr(bundle, "_KEPT_BUNDLES", 1)
     other = tmp_path / "other.npuscope.html"
     other.write_bytes(page.read_bytes() + b"<!-- another page -->")
