@@ -204,6 +204,7 @@ class Capture:
         from npuscope.analysis.flops.kernels.count import kernel_work
         from npuscope.analysis.flops.losses import losses
 
+        _check_attention(attention)
         with self._asking:
             scope = self._scope(rank, step)
             found, _ = self._figures(scope, peak, None)
@@ -414,14 +415,30 @@ def _use(
     attention: Attention,
     recompute: Recompute | None,
 ) -> ModelUse | None:
-    from npuscope.analysis.flops.mfu import ModelUse
+    from npuscope.analysis.flops.mfu import MOST_TOKENS, ModelUse
     from npuscope.analysis.flops.model.describe import model_of
 
+    _check_attention(attention)
     if model is None:
         if (sequence_length, tokens_per_step, recompute) != (None, None, None):
             raise UsageError("sequence_length, tokens_per_step and recompute need model=")
         return None
+    if isinstance(tokens_per_step, int):
+        is_count = 0 < tokens_per_step <= MOST_TOKENS
+    else:
+        is_count = tokens_per_step in (None, "auto")
+    if not is_count:
+        raise UsageError(
+            f"tokens_per_step {tokens_per_step!r}: give the tokens of the whole job, or auto"
+        )
     return ModelUse(model_of(model), sequence_length, tokens_per_step, attention, recompute)
+
+
+def _check_attention(attention: str) -> None:
+    from npuscope.analysis.flops.model.model import Attention
+
+    if attention not in (known := get_args(Attention)):
+        raise UsageError(f"attention {attention!r}: choose one of {', '.join(known)}")
 
 
 def _check_key(what: str, key: str, known: tuple[str, ...]) -> None:

@@ -139,6 +139,12 @@ def test_what_is_not_there_is_said(tmp_path: Path, sample_store: Path) -> None:
             job.kernels(WRONG)
         with pytest.raises(UsageError, match="rank:5=median"):
             job.whatif()
+        for tokens in (0, -5, 10**25, WRONG):
+            with pytest.raises(UsageError, match="tokens of the whole job, or auto"):
+                job.mfu("qwen3-8b", tokens_per_step=tokens)
+        for ask in (job.mfu, job.waterfall):
+            with pytest.raises(UsageError, match="choose one of causal, full"):
+                ask(attention=WRONG)
 
 
 @pytest.mark.slow

@@ -44,6 +44,10 @@ select run, capture, max(world_size) as world_size from (
 """
 
 
+# Of a step: more is no count of tokens, and no integer of a table.
+MOST_TOKENS = 1 << 50
+
+
 @dataclass(frozen=True, slots=True)
 class ModelUse:
     """A model and how a job trains it; None: not said.

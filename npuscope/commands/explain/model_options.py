@@ -93,6 +93,8 @@ def _tokens(text: str | None) -> int | Literal["auto"] | None:
         return None
     if text == "auto":
         return "auto"
-    if not text.isdecimal() or int(text) == 0:
+    from npuscope.analysis.flops.mfu import MOST_TOKENS
+
+    if not text.isdecimal() or not 0 < int(text[:20]) <= MOST_TOKENS:
         raise UsageError(f"--tokens-per-step {text}: give the tokens of the whole job, or auto")
     return int(text)
