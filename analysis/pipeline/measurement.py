@@ -22,6 +22,7 @@ from .execution import ORDER, Precedence, Times, precedence
 from .schedules import Schedule
 
 _KINDS = ("F", "B", "W", "BW")
+_SENDS_FIRST = "1f1b"
 _LEAST_COLUMNS = 0.5  # of the pipelines and steps that have all passes of the order
 
 
@@ -31,8 +32,9 @@ class Measured:
 
     alone_ns: how long passes take that nothing runs beside, by kind: places on the route x
     micro-batches x columns. pair_ratio: a pair beside each other over both alone, a mean; None:
-    none ran. gaps_ns: usual ones by device, of entries that receive nothing. receive_gaps_ns and
-    lags_ns: by link of the order, NaN where nothing tells. hosts: of devices; None: unknown.
+    none ran. gaps_ns: usual ones by device, of entries that receive nothing. receive_gaps_ns,
+    queued_gaps_ns (of entries that receive behind what the one before them sends) and lags_ns: by
+    link of the order, NaN where nothing tells. hosts: of devices; None: unknown.
     """
 
     made: Precedence
@@ -44,6 +46,7 @@ class Measured:
     pair_ratio: float | None
     gaps_ns: Times
     receive_gaps_ns: Times
+    queued_gaps_ns: Times
     lags_ns: Times
     hosts: tuple[str, ...] | None = None
 
@@ -66,26 +69,32 @@ class Measured:
         is_transfer = made.link >= 0
         target, link = made.target[is_transfer], made.link[is_transfer]
         found[target] = -np.inf
-        np.maximum.at(found, target, self._of_links(made, self.receive_gaps_ns)[link])
+        # What was always waited for takes as long as it did then; behind another, both do.
+        free = self._of_links(made, self.receive_gaps_ns, self.link_lags(made))
+        behind = self._of_links(made, self.queued_gaps_ns, 2 * free)
+        gaps = np.where(queued(made)[target], behind[link], free[link])
+        np.maximum.at(found, target, gaps)
         return found
 
     def link_lags(self, made: Precedence) -> Times:
         """The lags of the links of an order."""
-        return self._of_links(made, self.lags_ns)
+        return self._of_links(made, self.lags_ns, np.zeros(len(made.links)))
 
-    def _of_links(self, made: Precedence, times_ns: Times) -> Times:
+    def _of_links(self, made: Precedence, times_ns: Times, else_ns: Times) -> Times:
         """Gaps or lags of the links of an order: those that were not measured as the others within
-        a host, or between hosts, usually."""
+        a host, or between hosts, usually; `else_ns` where none were."""
         told = zip(self.made.links, times_ns.tolist(), strict=True)
         known = {link: ns for link, ns in told if not np.isnan(ns)}
 
         def crosses(link: tuple[int, int]) -> bool:
             return self.hosts is not None and self.hosts[link[0]] != self.hosts[link[1]]
 
+        if not known:
+            return else_ns
         usual = {}
         for is_far in (False, True):
             alike = [ns for one, ns in known.items() if crosses(one) == is_far]
-            usual[is_far] = float(np.mean(alike or [*known.values()])) if known else 0.0
+            usual[is_far] = float(np.mean(alike or [*known.values()]))
         found = [known.get(link, usual[crosses(link)]) for link in made.links]
         return np.array(found)
 
@@ -250,11 +259,30 @@ def _alone(
     return alone, float(lengths_ns[entries].sum()) / both if both else None
 
 
-def _between(made: Precedence, starts: Times, ends: Times) -> tuple[Times, Times, Times]:
-    """Usual gaps by device of entries that receive nothing; usual gaps and lags by link.
+def queued(made: Precedence) -> NDArray[np.bool_]:
+    """Which entries receive behind what the one before them sends the same way. 1F1B fills and
+    drains the pipeline so, with one transfer after another; where passes of several chunks take
+    turns, tensors go several ways at a time."""
+    found = np.zeros(len(made.entries), bool)
+    if made.schedule.name != _SENDS_FIRST:
+        return found
+    is_transfer = made.link >= 0
+    sends = set(made.source[is_transfer].tolist())
+    for at in made.target[is_transfer].tolist():
+        (device, own), (other, before) = made.entries[at], made.entries[at - 1]
+        found[at] = (
+            at - 1 in sends and device == other and own[0].kind == before[0].kind
+        )  # fmt: skip
+    return found
+
+
+def _between(made: Precedence, starts: Times, ends: Times) -> tuple[Times, Times, Times, Times]:
+    """Usual gaps by device of entries that receive nothing; usual gaps, those of queued entries,
+    and lags by link.
 
     An entry whose transfer's source ended after the entry before it waited for that: this tells
-    the lag of the link; the others tell gaps.
+    the lag of the link; the others tell gaps. A device that had not been free for as long as it
+    then waited may have sent or received something else first, and tells no lag where others do.
     """
     before = np.full(starts.shape, -np.inf)
     is_next = made.link == ORDER
@@ -269,10 +297,17 @@ def _between(made: Precedence, starts: Times, ends: Times) -> tuple[Times, Times
     waited = receives & (source > before)
     paused = ~waited & np.isfinite(before)
     links = len(made.links)
-    lags = _medians((starts - source)[waited], link[waited], links)
+    waits = np.where(waited, starts - source, np.nan)
+    was_free = waited.copy()
+    was_free[waited] = (source[waited] - before[waited]) >= waits[waited]
+    lags = _medians(waits[was_free], link[was_free], links)
+    lags = np.where(np.isnan(lags), _medians(waits[waited], link[waited], links), lags)
     pauses = np.where(paused, starts - before, np.nan)
-    is_received = paused & receives
-    received = _medians(pauses[is_received], link[is_received], links)
+    is_behind = queued(made)[:, None]
+    received, behind = (
+        _medians(pauses[its], link[its], links)
+        for its in (paused & receives & ~is_behind, paused & receives & is_behind)
+    )
     devices = np.broadcast_to(
         np.array([device for device, _ in made.entries])[:, None], starts.shape
     )
@@ -280,7 +315,7 @@ def _between(made: Precedence, starts: Times, ends: Times) -> tuple[Times, Times
     gaps = _medians(pauses[is_own], devices[is_own], len(made.schedule.orders))
     known = gaps[~np.isnan(gaps)]
     gaps = np.where(np.isnan(gaps), known.mean() if len(known) else 0.0, gaps)
-    return gaps, received, lags
+    return gaps, received, behind, lags
 
 
 def _medians(values: Times, numbers: NDArray[np.int64], count: int) -> Times:

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from npuscope.analysis.pipeline.execution import Entry, precedence
+from npuscope.analysis.pipeline.measurement import queued
 from npuscope.analysis.pipeline.schedules import Schedule
 
 ZERO_NS = 1_764_246_877_000_000_000
@@ -18,6 +19,7 @@ def ran(
     duration_ns: Callable[[int, Entry], float],
     *,
     gap_ns: float = 0.0,
+    queued_gap_ns: float | None = None,
     lag_ns: float = 0.0,
     noise: float = 0.0,
     replicas: int = 1,
@@ -32,6 +34,8 @@ def ran(
     times = times * chance.lognormal(0.0, noise, (len(times), columns)) if noise else np.repeat(
         times, columns, axis=1)  # fmt: skip
     gaps = np.full((len(times), 1), gap_ns)
+    if queued_gap_ns is not None:
+        gaps[queued(made)] = queued_gap_ns
     starts = made.starts(times, gaps, np.full((len(made.links), 1), lag_ns))
     rows = []
     for at, (device, entry) in enumerate(made.entries):

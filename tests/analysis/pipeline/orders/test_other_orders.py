@@ -73,6 +73,14 @@ def test_the_order_that_ran_takes_what_it_took() -> None:
 @pytest.mark.parametrize(("name", "v", "m"), OTHERS)
 def test_other_orders_take_what_they_take(name: str, v: int | None, m: int) -> None:
     base, other = schedule("1f1b", P, M), schedule(name, P, m, v)
+
+    def queues(one: Schedule) -> Measured:
+        """1F1B sends, then receives."""
+        made = ran(one, times_of(one), gap_ns=2e4, queued_gap_ns=9e5, lag_ns=1.5e5)
+        return measured(made, one)
+
+    found, truth = queues(base), length_ns(queues(other))
+    assert run(found, facts(), other).lengths_ns.mean() == pytest.approx(truth, rel=1e-6)
     for noise, within in ((0.0, 1e-6), (0.03, 0.015)):
         tried = run(measured(job(base, noise), base), facts(), other)
         truth = length_ns(measured(job(other, noise, seed=77), other))
