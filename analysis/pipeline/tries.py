@@ -26,6 +26,7 @@ from .orders.other_orders import Facts, Tried, held, needed_overlap, run
 from .passes import Pipeline
 from .placement import place_layers
 from .schedules import Schedule, schedule
+from .slowness import slow_shares
 
 MEASURED, PLACED = "measured", "layers"
 _LEAST_ERROR = 0.005  # of a step that changes at all
@@ -148,7 +149,11 @@ def ready_in(
     weights = model_parts.weight_shares(pipeline.ops, seen, found.places)
     ratio = model_parts.pair_ratio(pipeline.ops, seen, found.places)
     facts = Facts(
-        parts, weights, ratio, reduced=reduced(pipeline.ops, passes, found.steps, found.ranks)
+        parts,
+        weights,
+        ratio,
+        reduced=reduced(pipeline.ops, passes, found.steps, found.ranks),
+        slow_share=slow_shares(pipeline.ops, passes, found.ranks, together),
     )
     factual = run(found, facts, order)
     levels = frame(con, _LEVELS, chosen).rows()
@@ -283,15 +288,17 @@ def those_that_go(
 # The first row is the order that ran (`measured`), executed with the measured times of its passes,
 # the usual gaps of its devices and the usual lags of its links: how far its step lies from the
 # measured one is the error of what follows. The others are executed alike: of their passes each
-# takes its share of what the same layers took; the step takes as much longer or shorter. Where
-# gradients of weights are made in passes of their own, and were not, or the other way round, what
-# reducing them then takes longer or shorter behind the last pass counts, too: with each reduction
-# as long as measured and ready at the same share of these passes. Further
-# micro-batches repeat the measured ones. The range holds that error, half a per cent of the step,
-# a per cent of the predicted step for the share of micro-batches that repeat, what steps differ, a
-# quarter of the time of weight gradients where they were not measured apart, that gradients are
-# ready for reducing with the first or the last kernel of these passes, and, where forward and
-# backward are to run beside each other and did not, that nothing is hidden.
+# takes its share of what the same layers took, but what slow ranks make of it stays with these; the
+# step takes as much longer or shorter. 1F1B alone sends before it receives as it fills and drains.
+# Where gradients of weights are made in passes of their own, and were not, or the other way round,
+# what reducing them then takes longer or shorter behind the last pass counts, too: with each
+# reduction as long as measured and ready at the same share of these passes. Further micro-batches
+# repeat the measured ones. The range holds that error, half a per cent of the step, a per cent of
+# the predicted step for the share of micro-batches that repeat, what steps differ, a quarter of the
+# time of weight gradients where they were not measured apart, a quarter of what slow ranks make of
+# passes where layers move, that gradients are ready for reducing with the first or the last kernel
+# of these passes, and, where forward and backward are to run beside each other and did not, that
+# nothing is hidden.
 #
 # title: Other schedules of a pipeline
 # meaning: Step, bubble and memory under other orders of the passes, executed with measured times.
@@ -305,7 +312,7 @@ def those_that_go(
 #   chunks               bigint    chunks of the model on a device
 #   micro_batches        bigint    how many a step has
 #   measured_step_ns     double    mean of the job's steps that are no warm-up
-#   predicted_step_ns    double    the same under this order
+#   predicted_step_ns    double    the same under this order; NULL: other copies of the model
 #   predicted_low_ns     double    low end of the range
 #   predicted_high_ns    double    high end of the range
 #   pipeline_ns          double    from the first start of a pass to the last end
@@ -365,6 +372,8 @@ def _row(job: Ready, asked: Asked, done: Tried) -> dict[str, object]:
         margin = error_ns + _LEAST_ERROR * (job.step_ns + 2 * repeated * predicted)
         if len(change) > 1:
             margin += 2 * float(change.std(ddof=1)) / len(change) ** 0.5
+    ends = [predicted + float((end - lengths).mean()) + margin * way
+            for end, way in ((low, -1), (high, 1))]  # fmt: skip
     counts, kept = held(found, job.facts, done)
     length_ns = float(done.lengths_ns.mean())
     bubbles = done.bubbles_ns()
@@ -373,15 +382,16 @@ def _row(job: Ready, asked: Asked, done: Tried) -> dict[str, object]:
          "live_activations": counts[at], "kept_bytes": kept[at]}
         for at, bubble in enumerate(bubbles)
     ]  # fmt: skip
+    is_priced = len(order.routes) == len(found.made.schedule.routes)  # gradients of others are not
     has_pairs = any(len(entry) > 1 for one in order.orders for entry in one)
     limit = _same_work_ns(job, len(numbers)) if has_pairs else None
     return {
         "run": job.pipeline.run, "capture": job.pipeline.capture, "name": asked.name,
         "schedule": order.name, "chunks": sum(map(len, order.routes)) // len(order.orders),
         "micro_batches": len(numbers), "measured_step_ns": job.step_ns,
-        "predicted_step_ns": predicted,
-        "predicted_low_ns": max(predicted + float((low - lengths).mean()) - margin, 0.0),
-        "predicted_high_ns": predicted + float((high - lengths).mean()) + margin,
+        "predicted_step_ns": predicted if is_priced else None,
+        "predicted_low_ns": max(ends[0], 0.0) if is_priced else None,
+        "predicted_high_ns": ends[1] if is_priced else None,
         "pipeline_ns": length_ns, "bubble_ratio": float(bubbles.mean()) / length_ns,
         "needed_overlap_ratio": None if limit is None else needed_overlap(
             found, job.facts, done, limit
@@ -422,7 +432,7 @@ def work_notes(rows: pl.DataFrame) -> list[str]:
             row["predicted_step_ns"],
         )
         for row in rows[1:].to_dicts()
-        if row["micro_batches"] != ran["micro_batches"]
+        if row["micro_batches"] != ran["micro_batches"] and row["predicted_step_ns"] is not None
     ]  # fmt: skip
 
 
@@ -453,13 +463,13 @@ def tries_notes(job: Ready, asked: Sequence[Asked] = ()) -> list[str]:
     ran = len(job.measured.made.schedule.routes)
     notes += [
         Message(
-            "{name} keeps {copies} copies of the model: each device holds the layers of as"
-            " many stages, and what their gradients take longer to be reduced after the"
-            " last pass is not priced",
-            name=one.name, copies=len(one.order.routes),
+            "{name} keeps {copies} copies of the model where {ran} ran: how long other ranks take"
+            " to reduce the gradients of as many layers was not measured, so that of the step the"
+            " pipelines alone are known",
+            name=one.name, copies=len(one.order.routes), ran=ran,
         )
         for one in asked
-        if len(one.order.routes) > ran
+        if len(one.order.routes) != ran
     ]  # fmt: skip
     if job.facts.reduced is not None and any(
         makes_weights_apart(one.order) and "W" not in job.measured.alone_ns for one in asked

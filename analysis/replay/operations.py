@@ -23,7 +23,7 @@ UNKNOWN = np.iinfo(np.int64).min  # a time that was not recorded
 RECORD, WAIT, OTHER = 1, 2, 3  # tasks: of events between streams, and the rest
 _ROLES = {None: 0, "record": RECORD, "wait": WAIT, "other": OTHER}
 _EARLIEST_NS = -100_000  # an end before another member's start: clocks are not so far off
-_WITHIN = ("tp", "ep", "cp", "tp_cp", "tp_ep", "mp", "mp_ep", "pp")  # meet in every micro-batch
+WITHIN = ("tp", "ep", "cp", "tp_cp", "tp_ep", "mp", "mp_ep", "pp")  # meet in every micro-batch
 _SYNCS = """
     select rank, start_ns, start_ns + dur_ns as end_ns from host_ops
     where kind = 'api' and name ilike 'aclrtSynchronize%' and dur_ns > 0
@@ -186,7 +186,7 @@ def _codes(values: pl.Series) -> tuple[NDArray[np.int32], list[Any]]:
 
 def replicas(ops: Operations) -> Indices:
     """Of each rank the first of those that it meets in every micro-batch, at once or by others."""
-    within = [at for at, name in enumerate(ops.kinds) if name in _WITHIN]
+    within = [at for at, name in enumerate(ops.kinds) if name in WITHIN]
     at = np.flatnonzero(ops.is_communication & np.isin(ops.kind, within))
     rank, instance = ops.rank[at], ops.instance[at]
     found = np.arange(len(ops.ranks), dtype=np.int32)

@@ -164,8 +164,12 @@ def tries_table(found: pl.DataFrame) -> RenderableType:
     rows = [
         {
             **row,
-            "range": f"{ms(row['predicted_low_ns'])} - {ms(row['predicted_high_ns'])}",
-            "micro_batch_ns": row["predicted_step_ns"] / row["micro_batches"],
+            "range": UNKNOWN
+            if row["predicted_step_ns"] is None
+            else f"{ms(row['predicted_low_ns'])} - {ms(row['predicted_high_ns'])}",
+            "micro_batch_ns": None
+            if row["predicted_step_ns"] is None
+            else row["predicted_step_ns"] / row["micro_batches"],
             "held": _spread(row["devices"], "live_activations", "{:,.4g}".format),
             "kept": _spread(row["devices"], "kept_bytes", _gib),
             "placed": " ".join(map(str, row["layers"] or [])) or None,

@@ -21,6 +21,7 @@ from ..schedules import Schedule
 from .gradients import Reduced, makes_weights_apart, windows
 
 _WEIGHT_UNSURE = 0.25  # of the time of weight gradients, where they were not measured apart
+_SLOW_UNSURE = 0.25  # of what slow ranks make: it is told of all their layers, not of each
 _SHARES = 21  # executions with none to all of what pairs save
 
 
@@ -44,7 +45,8 @@ class Facts:
     parts: of the model, in order. weight_share: of a backward by measured place, what makes
     gradients of weights. pair_ratio: of a forward and a backward beside each other, over both
     alone. kept_bytes: by measured place, of a micro-batch from its forward to its backward.
-    reduced: gradients, by the measured columns.
+    reduced: gradients, by the measured columns. slow_share: of forwards and backwards x devices x
+    columns, what slow ranks of a device make of it, whichever layers it has.
     """
 
     parts: tuple[Part, ...] | None = None
@@ -52,6 +54,7 @@ class Facts:
     pair_ratio: float | None = None
     kept_bytes: tuple[float, ...] | None = None
     reduced: Reduced | None = None
+    slow_share: Times | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +142,16 @@ def durations(
     *,
     weight_factor: float = 1.0,
     pair_ratio: float | None = None,
+    slow_factor: float = 1.0,
 ) -> Times:
     """How long the entries of an order take, by entry and column. Raises CannotAnswer where a kind
     of pass is unknown."""
     schedule = made.schedule
     shares = split(measured, facts, len(schedule.routes[0]), layers)
     times = _kinds(measured, facts, schedule, weight_factor)
-    usual = {kind: np.einsum("kj,jmc->kmc", shares[int(kind != "F")], _filled(one))
+    slow = None if facts.slow_share is None else facts.slow_share * slow_factor
+    usual = {kind: np.einsum("kj,jmc->kmc", shares[int(kind != "F")],
+                             _of_work(measured, kind, _filled(one), slow))
              for kind, one in times.items()}  # fmt: skip
     position = {
         place: (route, number)
@@ -167,10 +173,25 @@ def durations(
             numbers.append(int(number[one.micro_batch * routes + route]))
     for lists in (first, second):
         for kind, (ats, places_, numbers) in lists.items():
-            found[ats] += usual[kind][places_, numbers]
+            its = usual[kind][places_, numbers]
+            if slow is not None:
+                its /= 1 - slow[int(kind != "F"), [made.entries[at][0] for at in ats]]
+            found[ats] += its
     if pair_ratio is not None:
         pairs = [at for at, (_, entry) in enumerate(made.entries) if len(entry) > 1]
         found[pairs] *= pair_ratio
+    return found
+
+
+def _of_work(measured: Measured, kind: str, times: Times, slow: Times | None) -> Times:
+    """Times of passes without what slow ranks make of them."""
+    if slow is None:
+        return times
+    routes = measured.made.schedule.routes
+    devices = np.array([[device for device, _ in route] for route in routes]).T
+    # Copies of the model take turns with micro-batches.
+    of_batch = devices[:, np.arange(times.shape[1]) % len(routes)]
+    found: Times = times * (1 - slow[int(kind != "F")][of_batch])
     return found
 
 
@@ -251,6 +272,10 @@ def run(measured: Measured, facts: Facts, schedule: Schedule,
     if ratio is not None and ratio < 1 and measured.pair_ratio is None:
         times = durations(measured, facts, made, layers, pair_ratio=1.0)
         others.append(measured.lengths(made, times)[1])
+    if facts.slow_share is not None:
+        for factor in (1 - _SLOW_UNSURE, 1 + _SLOW_UNSURE):
+            times = durations(measured, facts, made, layers, pair_ratio=ratio, slow_factor=factor)
+            others.append(measured.lengths(made, times)[1])
     behind, least, most = _behind(measured, facts, made, starts, usual)
     return Tried(
         made, layers, starts, usual, lengths, behind,

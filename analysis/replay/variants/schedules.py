@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import duckdb
 
-from npuscope.errors import UsageError
+from npuscope.errors import CannotAnswer, UsageError
 from npuscope.messages import Message
 
 from ...pipeline.passes import pipeline
@@ -43,9 +43,19 @@ def recognised(
 
 
 def executed(measured: Ready, own: Other, name: str | None, micro_batches: int | None) -> Other:
-    """Its passes in another order, or in the same one with other micro-batches."""
+    """Its passes in another order, or in the same one with other micro-batches. Raises CannotAnswer
+    where its step is not known."""
     rows = pipeline_tries(measured, asked_tries(measured, name, micro_batches))
     predicted, low, high = (rows[f"predicted_{one}_ns"] for one in ("step", "low", "high"))
+    if predicted[1] is None:
+        raise CannotAnswer(
+            Message(
+                "{name} keeps other copies of the model than ran: how long their gradients take to"
+                " be reduced was not measured (npuscope pipeline PATH --try {name} tells what the"
+                " pipelines take)",
+                name=name,
+            )
+        )
     unsure_ns = max(predicted[1] - low[1], high[1] - predicted[1])
     return replace(
         own, added_ns=round(predicted[1] - predicted[0]), unsure_ns=round(unsure_ns),

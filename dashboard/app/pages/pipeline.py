@@ -81,7 +81,9 @@ rows = told.tries.to_dicts()
 if len(rows) > 1:
     with slot.container():
         page.verdict(
-            Message(
+            "How long a step would take is not known: other copies of the model reduce gradients."
+            if rows[1]["predicted_step_ns"] is None
+            else Message(
                 "A step would take {predicted} ms ({low} to {high}) in place of {measured} ms",
                 predicted=ms(rows[1]["predicted_step_ns"]), low=ms(rows[1]["predicted_low_ns"]),
                 high=ms(rows[1]["predicted_high_ns"]), measured=ms(rows[1]["measured_step_ns"]),

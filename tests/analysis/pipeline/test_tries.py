@@ -27,6 +27,7 @@ from tests.analysis.tables import connect, put
 
 TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks", "launches", "host_ops")
 SMALL = Job(pp=2, dp=2, ep=2, layers=4, micro_batches=4, steps=2, seed=907, memory=False)
+DEEP = replace(SMALL, pp=4, layers=8)
 NOISY = Job(
     pp=4, dp=2, ep=2, layers=16, micro_batches=8, steps=3, seed=42, noise=0.03, memory=False,
     clock_offsets_ns=(0, 0, 0, 0, 2_000_000, 2_000_000, 2_000_000, 2_000_000), ranks_per_host=4,
@@ -107,6 +108,27 @@ def test_another_schedule_takes_what_it_takes_when_it_is_generated(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("base", "word", "changes"),
+    [
+        (DEEP, "gpipe", {"schedule": "gpipe"}),
+        (DEEP, "zb-v", {"schedule": "zb-v"}),
+        (DEEP, "vpp:2", {"schedule": "interleaved", "chunks": 2, "micro_batches": 8}),
+        (replace(DEEP, schedule="gpipe"), "1f1b", {"schedule": "1f1b", "micro_batches": 8}),
+        # Layers go to a slow rank, and from it.
+        (replace(COMMITTED, memory=False), "vpp:2",
+         {"schedule": "interleaved", "chunks": 2, "micro_batches": 8}),
+        (replace(COMMITTED, memory=False, micro_batches=4), "vpp:2",
+         {"schedule": "interleaved", "chunks": 2}),
+    ],
+)  # fmt: skip
+def test_few_micro_batches_and_slow_ranks_tell_it_too(
+    base: Job, word: str, changes: dict[str, Any]
+) -> None:
+    check(base, word, **changes)
+
+
+@pytest.mark.slow
 def test_the_range_of_many_micro_batches_that_repeat_two_holds_what_they_take() -> None:
     check(COMMITTED, "1f1b", micro_batches=16)
 
@@ -116,6 +138,10 @@ def test_two_micro_batches_tell_eight_as_whatif_does() -> None:
     """Ranks that exchange tokens wait for each other once as a step begins, and gradients are
     reduced once: neither repeats."""
     job = replace(COMMITTED, memory=False)
+    slow = job_of(job).facts.slow_share
+    assert slow is not None and job.slow_rank == 5
+    of_pair, others = slow[:, 1, :2], [slow[:, 0], slow[:, 1, 2:4]]
+    assert (of_pair > 0.06).all() and all(abs(one).max() < 0.002 for one in others)
     told = rows(job_of(job), None, 8)[-1]["predicted_step_ns"]
     assert told == pytest.approx(step_ns(replace(job, micro_batches=8)), rel=0.003)
     con = tables(job)
@@ -126,7 +152,7 @@ def test_two_micro_batches_tell_eight_as_whatif_does() -> None:
 
 @pytest.mark.slow
 def test_two_copies_of_the_model_take_what_they_take() -> None:
-    """The pipelines alone: that both copies reduce gradients is not priced, as a note says."""
+    """The pipelines alone: how long both copies reduce gradients is not known, as a note says."""
     ready = job_of(NOISY)
     asked = tries.asked_tries(ready, "dualpipe", None)
     *_, row = tries.pipeline_tries(ready, asked).to_dicts()
@@ -145,6 +171,9 @@ def test_an_order_of_a_file_is_the_schedule_that_it_writes(tmp_path: Path) -> No
     assert {key: named[key] for key in same} == {key: mine[key] for key in same}
     assert (mine["name"], mine["schedule"]) == ("mine.txt", "mine")
     assert [one["live_activations"] for one in mine["devices"]] == [4, 4]
+    (tmp_path / "two.txt").write_text(written_order(schedule("dualpipe", 2, 4)))
+    *_, two = rows(ready, None, None, [tmp_path / "two.txt"])
+    assert two["pipeline_ns"] and two["predicted_step_ns"] is two["predicted_high_ns"] is None
 
 
 def test_a_schedule_that_does_not_go_leaves_the_others() -> None:
