@@ -17,6 +17,7 @@ from npuscope.messages import Message
 from ..catalog import column_names
 
 SIZES = ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "recompute")
+EVEN, BALANCED = "even", "balanced"  # layouts of layers over stages
 _KEY = "npuscope"
 _KEYS = {"micro_batch": "mbs"}
 _WORD = re.compile(r"([a-z_]{1,20})=([a-z0-9]{1,12}(?:\+[a-z0-9]{1,12}){0,40})")
@@ -116,10 +117,12 @@ def strategy_named(row: Mapping[str, object]) -> str:
     sizes = " ".join(
         f"{name.upper()}{row[name]}" for name in ("tp", "pp", "vpp", "cp", "ep") if row[name] != 1
     )
-    return f"{sizes} MBS{row['micro_batch']} recompute={row['recompute']}".strip()
+    layers = " layers=balanced" if row["layers"] == BALANCED else ""
+    return f"{sizes} MBS{row['micro_batch']} recompute={row['recompute']}{layers}".strip()
 
 
 def strategy_words(row: Mapping[str, object]) -> str:
     """A strategy as `npuscope predict --strategy` takes it, without batch, length and switches."""
     sizes = (f"{_KEYS.get(name, name)}={row[name]}" for name in SIZES)
-    return ",".join([*sizes, "etp=1", "layers=balanced"])
+    layers = ["layers=balanced"] if row["layers"] == BALANCED else []  # else even
+    return ",".join([*sizes, "etp=1", *layers])

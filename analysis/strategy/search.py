@@ -20,9 +20,17 @@ from ..catalog import column_names
 from ..flops.model.architecture import Grouped, Model
 from .constants import Constants, default_constants, described_constants
 from .cost import step_parts
-from .job import Job, Machine, Recompute, Software, balanced_stages, chunks_divide
+from .job import (
+    Job,
+    Machine,
+    Recompute,
+    Software,
+    balanced_stages,
+    chunks_divide,
+    even_stages,
+)
 from .memory import stage_memory
-from .results import with_front
+from .results import BALANCED, EVEN, with_front
 
 Floats = npt.NDArray[np.float64]
 
@@ -64,7 +72,8 @@ class Space:
 def jobs_of_space(
     model: Model, machine: Machine, world: int, space: Space
 ) -> Iterator[tuple[dict[str, object], Job]]:
-    """Each pair of stages and recompute: what is fixed, and a job of arrays over the rest."""
+    """Each layout of layers over stages with each recompute: what is fixed, and a job of arrays
+    over the rest."""
     heads = model.attention.heads
     kv = model.attention.kv_heads if isinstance(model.attention, Grouped) else heads
     tps = [
@@ -87,20 +96,31 @@ def jobs_of_space(
             if not kept.any():
                 continue
             sizes = {name: grid[name][kept] for name in _SIZES}
-            stages = balanced_stages(model, pp, vpp, space.sequence_length)
-            job = Job(
-                model=model, machine=machine, world=float(world),
-                stages=stages,
-                sequence_length=space.sequence_length, global_batch=float(space.global_batch),
-                tp=sizes["tp"], cp=sizes["cp"], ep=sizes["ep"],
-                micro_batch=sizes["micro_batch"], expert_tp=np.ones_like(sizes["tp"]),
-                sequence_parallel=True,
-                distributed_optimizer=True,
-                recompute=RECOMPUTES[again],
-                software=space.software,
-            )  # fmt: skip
-            fixed = {"pp": pp, "vpp": vpp, "recompute": again, "last_layers": len(stages[-1][-1])}
-            yield fixed, job
+            for layers, stages in _layouts(model, pp, vpp, space.sequence_length).items():
+                job = Job(
+                    model=model, machine=machine, world=float(world),
+                    stages=stages,
+                    sequence_length=space.sequence_length, global_batch=float(space.global_batch),
+                    tp=sizes["tp"], cp=sizes["cp"], ep=sizes["ep"],
+                    micro_batch=sizes["micro_batch"], expert_tp=np.ones_like(sizes["tp"]),
+                    sequence_parallel=True,
+                    distributed_optimizer=True,
+                    recompute=RECOMPUTES[again],
+                    software=space.software,
+                )  # fmt: skip
+                yield {
+                    "pp": pp, "vpp": vpp, "recompute": again, "layers": layers,
+                    "last_layers": len(stages[-1][-1]),
+                }, job  # fmt: skip
+
+
+def _layouts(
+    model: Model, pp: int, vpp: int, sequence_length: int
+) -> dict[str, tuple[tuple[tuple[int, ...], ...], ...]]:
+    """Layers of stages in both ways; as even as can be alone where balancing changes nothing."""
+    even = even_stages(model.layers, pp, vpp)
+    balanced = balanced_stages(model, pp, vpp, sequence_length)
+    return {EVEN: even} if balanced == even else {EVEN: even, BALANCED: balanced}
 
 
 def _sizes(given: Sequence[int] | None, divided: int, most: int) -> list[int]:
@@ -165,6 +185,8 @@ def _grid(model: Model, of_stage: int, tps: list[int], space: Space, pp: int) ->
 #   dp             bigint   replicas
 #   micro_batch    bigint   sequences of a micro-batch
 #   recompute      varchar  none, selective or full
+#   layers         varchar  even: over chunks as they divide; balanced: fewer in the last, as many
+#                           as the head counts for
 #   last_layers    bigint   layers of the last chunk, beside the head: the others are even
 #   step_ns        bigint   predicted step
 #   peak_bytes     bigint   predicted peak of later steps, of the rank with most
@@ -212,7 +234,7 @@ def search(
     found = pl.concat(frames).with_columns(fits=pl.col("peak_bytes") <= budget)
     nearest = pl.when("fits").then("step_ns").otherwise("peak_bytes")
     order = ["fits", nearest, "step_ns", "peak_bytes"]
-    found = found.sort(order, descending=[True, False, False, False])
+    found = found.sort(order, descending=[True, False, False, False], maintain_order=True)
     return with_front(found).select(column_names("search"))
 
 
@@ -244,7 +266,7 @@ def _predicted(task: tuple[dict[str, object], Job], constants: Constants) -> pl.
         | {"fixed_ns": np.full(shape, parts["step"] * 1e9).astype(np.int64)}
     ).with_columns(
         pp=pl.lit(fixed["pp"], dtype=pl.Int64), vpp=pl.lit(fixed["vpp"], dtype=pl.Int64),
-        recompute=pl.lit(fixed["recompute"]),
+        recompute=pl.lit(fixed["recompute"]), layers=pl.lit(fixed["layers"]),
         last_layers=pl.lit(fixed["last_layers"], dtype=pl.Int64),
     )  # fmt: skip
 
@@ -304,6 +326,7 @@ def _steps_of(
             space, tp=[row["tp"]], pp=[row["pp"]], vpp=[row["vpp"]], cp=[row["cp"]],
             ep=[row["ep"]], micro_batch=[row["micro_batch"]], recompute=[row["recompute"]],
         )  # fmt: skip
-        ((_, job),) = jobs_of_space(model, machine, world, one)
+        jobs = {fixed["layers"]: job for fixed, job in jobs_of_space(model, machine, world, one)}
+        job = jobs[row["layers"]]
         steps[place] = float(np.sum([np.sum(v) for v in step_parts(job, constants).values()]))
     return steps

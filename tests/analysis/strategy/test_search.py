@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 
 from npuscope.analysis.flops.model.describe import model_of
 from npuscope.analysis.strategy.describe import space_of
-from npuscope.analysis.strategy.job import Machine, balanced_stages
+from npuscope.analysis.strategy.job import Machine, balanced_stages, even_stages
 from npuscope.analysis.strategy.notes import search_notes
 from npuscope.analysis.strategy.predict import predict
 from npuscope.analysis.strategy.search import RECOMPUTES, Space, search, sensitivity
@@ -24,8 +25,10 @@ def test_the_best_of_all_by_hand() -> None:
     found = search(DENSE, _MACHINE, 8, _SPACE)
     steps = {}
     for row in found.to_dicts():
+        even = even_stages(DENSE.layers, row["pp"], row["vpp"])
+        balanced = balanced_stages(DENSE, row["pp"], row["vpp"], 2048)
         job = replace(
-            JOB, stages=balanced_stages(DENSE, row["pp"], row["vpp"], 2048), tp=float(row["tp"]),
+            JOB, stages=even if row["layers"] == "even" else balanced, tp=float(row["tp"]),
             cp=float(row["cp"]), micro_batch=float(row["micro_batch"]), sequence_parallel=True,
             distributed_optimizer=True, software=_SPACE.software, world=8.0,
             recompute=RECOMPUTES[row["recompute"]],
@@ -39,12 +42,21 @@ def test_the_best_of_all_by_hand() -> None:
     assert found.row(0, named=True)["step_ns"] == min(steps)
 
 
-def test_nothing_on_the_front_is_beaten() -> None:
-    found = search(DENSE, _MACHINE, 8, _SPACE)
-    fitting = found.filter("fits")
+def test_nothing_on_the_front_is_beaten_and_all_that_is_not_beaten_is_there() -> None:
+    model, machine = model_of("llama3-8b"), Machine(353.9e12, node_devices=8)
+    fitting = search(model, machine, 16, Space(8192, 128)).filter("fits")
     steps, peaks = fitting["step_ns"].to_numpy(), fitting["peak_bytes"].to_numpy()
-    for row in found.filter("is_front").to_dicts():
-        assert not np.any((steps < row["step_ns"]) & (peaks < row["peak_bytes"]))
+    for at, row in enumerate(fitting.to_dicts()):
+        no_worse = (steps <= steps[at]) & (peaks <= peaks[at])
+        is_beaten = np.any(no_worse & ((steps < steps[at]) | (peaks < peaks[at])))
+        is_repeated = np.any(no_worse[:at])
+        assert row["is_front"] == (not is_beaten and not is_repeated)
+    # The first stages hold the most micro-batches: fewer layers on the last are more on these.
+    assert {*fitting.filter("is_front")["layers"]} == {"even", "balanced"}
+    sizes = ["tp", "pp", "vpp", "cp", "ep", "micro_batch", "recompute"]
+    both = fitting.filter(layers="even").join(fitting.filter(layers="balanced"), on=sizes)
+    lighter = both.filter(pl.col("peak_bytes") < pl.col("peak_bytes_right"))
+    assert len(lighter) > 10 and (both["last_layers"] > both["last_layers_right"]).all()
 
 
 def test_where_nothing_fits_the_nearest_stands_first() -> None:
