@@ -291,14 +291,14 @@ def those_that_go(
 # takes its share of what the same layers took, but what slow ranks make of it stays with these; the
 # step takes as much longer or shorter. 1F1B alone sends before it receives as it fills and drains.
 # Where gradients of weights are made in passes of their own, and were not, or the other way round,
-# what reducing them then takes longer or shorter behind the last pass counts, too: with each
-# reduction as long as measured and ready at the same share of these passes. Further micro-batches
-# repeat the measured ones. The range holds that error, half a per cent of the step, a per cent of
-# the predicted step for the share of micro-batches that repeat, what steps differ, a quarter of the
-# time of weight gradients where they were not measured apart, a quarter of what slow ranks make of
-# passes where layers move, that gradients are ready for reducing with the first or the last kernel
-# of these passes, and, where forward and backward are to run beside each other and did not, that
-# nothing is hidden.
+# or chunks are more or fewer, what reducing them then takes longer or shorter behind the last pass
+# counts, too: with each reduction as long as measured and ready at the same share of these passes.
+# Further micro-batches repeat the measured ones. The range holds that error, half a per cent of the
+# step, a per cent of the predicted step for the share of micro-batches that repeat, what steps
+# differ, a quarter of the time of weight gradients where they were not measured apart, a quarter of
+# what slow ranks make of passes where layers move, that gradients are ready for reducing with the
+# first or the last kernel of these passes (with more chunks the first, with fewer the last), and,
+# where forward and backward are to run beside each other and did not, that nothing is hidden.
 #
 # title: Other schedules of a pipeline
 # meaning: Step, bubble and memory under other orders of the passes, executed with measured times.

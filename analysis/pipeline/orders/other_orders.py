@@ -291,8 +291,9 @@ def _behind(
     are as they were."""
     ran = measured.made
     is_alike = makes_weights_apart(made.schedule) == makes_weights_apart(ran.schedule)
+    more_places = len(made.schedule.routes[0]) - len(ran.schedule.routes[0])
     reduced = facts.reduced
-    if reduced is None or is_alike:
+    if reduced is None or (is_alike and not more_places):
         nothing = np.zeros(starts_ns.shape[1])
         return nothing, nothing, nothing
     before, then = windows(ran, measured.starts_ns, measured.ends_ns - measured.starts_ns)
@@ -303,7 +304,12 @@ def _behind(
         found: Times = (end + reduced.behind(window, ready)).max(axis=0) - end.max(axis=0) - was
         return found
 
-    return longer(None), longer(0.0), longer(1.0)
+    usual = longer(None)
+    if not is_alike:
+        return usual, longer(0.0), longer(1.0)
+    # Between backwards of several chunks are others: what the first ones make is ready earlier in
+    # the time from the first to the last, and later where there are fewer.
+    return (usual, longer(0.0), usual) if more_places > 0 else (usual, usual, longer(1.0))
 
 
 def needed_overlap(

@@ -18,6 +18,10 @@ from tests.analysis.pipeline.test_tries import SMALL, job_of, rows, step_ns, tab
 TWO = replace(COMMITTED, memory=False, micro_batches=2)
 FOUR = replace(TWO, slow_rank=None, pp=4, dp=2, layers=8, micro_batches=8, steps=1)
 
+# All experts on each rank: reducing their gradients takes longer than any pass.
+ONE_CHUNK = replace(SMALL, ep=1, micro_batches=16, seed=6)
+TWO_CHUNKS = replace(ONE_CHUNK, schedule="interleaved", chunks=2)
+
 
 def test_reductions_queue_in_their_lanes_from_when_gradients_are_ready() -> None:
     """Two lanes: 4 ns ready at half of the window and 3 at its end; 1 ns ready at its begin."""
@@ -69,6 +73,16 @@ def test_a_step_under_zb_h1_waits_for_the_gradients_that_were_hidden() -> None:
 @pytest.mark.parametrize("micro_batches", [4, 8])
 def test_of_more_micro_batches_too(micro_batches: int) -> None:
     check(replace(TWO, micro_batches=micro_batches))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ran", "word"), [(ONE_CHUNK, "vpp:2"), (TWO_CHUNKS, "1f1b")])
+def test_chunks_change_when_gradients_are_ready(ran: Job, word: str) -> None:
+    """Of the first chunk of two while the second one still runs, of one chunk half as early."""
+    *_, row = rows(job_of(ran), word, None)
+    truth = step_ns(TWO_CHUNKS if word == "vpp:2" else ONE_CHUNK)
+    assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
+    assert abs(row["predicted_step_ns"] - truth) < 0.5 * abs(row["measured_step_ns"] - truth)
 
 
 @pytest.mark.slow
