@@ -75,6 +75,22 @@ def no_kernels(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str:
     )
 
 
+def only_time_of_communication(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str | None:
+    """A sentence where steps have a time of communication and no operation is known of it: a rank
+    that was read lightly, or whose operations were not recorded. None otherwise."""
+    clause, values = scope.where()
+    timed = f"select 1 from (select * from step_summary {clause}) where communication_ns > 0"
+    known = f"select 1 from (select * from comm_summary {clause})"
+    asked = f"select exists({timed}) and not exists({known})"
+    ((is_so,),) = con.execute(asked, [*values, *values]).fetchall()
+    if not is_so:
+        return None
+    return Message(
+        "Only the time that communication takes of a step is known here, not which operations it"
+        " was."
+    )
+
+
 @kept
 def _all(con: duckdb.DuckDBPyConnection, query: str) -> pl.DataFrame:
     """Of all captures, whichever is asked for."""

@@ -32,7 +32,7 @@ from .memory.memory import (
     no_such_rank,
 )
 from .metric import sql_text
-from .notes import no_kernels, notes
+from .notes import no_kernels, notes, only_time_of_communication
 from .scope import ALL, JOB, RANK, Scope
 from .views import frame, open_views, select
 from .wording import numbers
@@ -62,6 +62,7 @@ __all__ = [
     "notes",
     "nothing_matches",
     "numbers",
+    "only_time_of_communication",
     "open_views",
     "outside_steps",
     "rows",

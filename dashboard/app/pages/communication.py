@@ -19,9 +19,25 @@ BY = {"kind": "parallel kind", "type": "type", "op": "type and group"}
 page = open_page("communication")
 say = page.say
 page.title("Is communication hidden behind compute?")
+
+
+def draw_parts() -> None:
+    """Where a mean step goes."""
+    parts = page.frame(means.mean_parts)
+    if parts.is_empty():
+        page.empty("No step with figures here.", how_to_collect(page, "steps"))
+    else:
+        page.figure(parts_figure(parts, say), key="parts")
+        page.table(parts, name="mean_parts", titles={"ns": say("time per step")})
+
+
 kinds = page.frame(query.comm, by="kind")
 if kinds.is_empty():
-    page.empty("No communication was recorded here.", how_to_collect(page, "masking"))
+    told = page.frame(query.only_time_of_communication)
+    page.empty(told or "No communication was recorded here.", how_to_collect(page, "masking"))
+    if told is not None:
+        draw_parts()
+        page.notes([*page.frame(query.notes, rank=None, step=None), *page.warnings])
     st.stop()
 slot = page.slot()
 by = st.segmented_control(
@@ -63,12 +79,7 @@ goes, waiting, links, between, others = page.parts(
     "Other all-to-all schemes",
 )
 with goes:
-    parts = page.frame(means.mean_parts)
-    if parts.is_empty():
-        page.empty("No step with figures here.", how_to_collect(page, "steps"))
-    else:
-        page.figure(parts_figure(parts, say), key="parts")
-        page.table(parts, name="mean_parts", titles={"ns": say("time per step")})
+    draw_parts()
 
 with waiting:
     told = page.frame(mean_waits) if page.is_across else None

@@ -168,6 +168,7 @@ def comm(
       npuscope comm ./profiles --by matrix --step 12      who sends how much to whom?
       npuscope comm ./profiles --by hierarchy --experts 256 --top-k 8
     """
+    from npuscope.analysis import query
     from npuscope.profile import compare_ranks
 
     view = _hierarchy(experts, top_k) if by == "hierarchy" else _VIEWS[by]()
@@ -178,6 +179,7 @@ def comm(
             asked.require_steps(data, scope)
         notes = [*notes_of(data, scope), *view.notes(frame)]
         if frame.is_empty():
-            notes.append("no communication was recorded here: see `npuscope doctor`")
+            told = query.only_time_of_communication(data.con, scope)
+            notes.append(told or "no communication was recorded here: see `npuscope doctor`")
         means = frame if asked.json or view.means is None else view.means(data.con, scope)
         asked.answer(view.metric, frame, notes, lambda rows: view.table(rows, means, top))

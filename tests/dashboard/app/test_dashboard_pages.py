@@ -31,6 +31,7 @@ from npuscope.dashboard.app.served_stores import ENVIRONMENT
 from npuscope.profile import Source, compare_ranks, opened
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job, small
+from tests.cli.command import output_of
 from tests.conftest import REPOSITORY, WriteProfile
 from tests.dashboard.app.published_jobs import publish_job, publish_rank
 from tests.dashboard.app.visited_pages import figures, visit
@@ -248,6 +249,35 @@ def test_kernels_without_types_are_told_by_name(
     assert len(drawn["layout"]["yaxis"]["ticktext"]) > 1
     told = next(one.value for one in visited.info if "no types and shapes" in one.value)
     assert "Level1" in told.replace("\\", "")
+
+
+def test_communication_of_which_only_the_time_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store = tmp_path / "timed"
+    create_store(store)
+    for rank, communication_ns in ((0, 4e6), (1, 0.0)):
+        row = {
+            "step": 2,
+            "computing_ns": 5e6,
+            "communication_ns": communication_ns,
+            "communication_not_overlapped_ns": communication_ns * 0.75,
+            "overlapped_ns": communication_ns * 0.25,
+            "free_ns": 1e6,
+            "stage_ns": 10e6,
+        }
+        tables = {"ranks": pl.DataFrame({"host_name": ["h"]}), "profiler_steps": pl.DataFrame(row)}
+        publish_rank(store, ("timed", "c", rank), tables, 1.0)
+    for rank, what in ((0, "Only the time that communication takes"), (1, "No communication was")):
+        visited = visit(monkeypatch, store, page="communication", rank=str(rank))
+        assert is_clean(visited) and what in visited.info[0].value
+        shown = [one.value for one in visited.dataframe]
+        assert len(figures(visited)) == len(shown) == 1 - rank
+        if shown:
+            assert shown[0]["part"].to_list()[1] == "communication, bytes or waiting unknown"
+            assert shown[0]["ns"].to_list() == [5.0, 3.0, 1.0]  # ms
+        said = output_of("comm", store, "--rank", rank, "--json")
+        assert what.lower() in said.lower()
 
 
 def test_runs_of_one_name_in_two_stores_are_both_there(
