@@ -11,6 +11,7 @@ import errno
 import gzip
 import os
 import stat
+import zlib
 from io import BufferedReader
 from pathlib import Path
 from typing import TypeVar
@@ -76,6 +77,15 @@ def read_own(path: Path, kind: type[Content], *, most_bytes: int = SMALL_BYTES) 
     with handle(path.parent) as at:
         content = read_small(path.name, most_bytes=most_bytes, follow_links=False, at=at)
     return decode(content, kind)
+
+
+def crc32_of(path: Path) -> int:
+    """The CRC-32 of a file of any size. Raises OSError."""
+    found = 0
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            found = zlib.crc32(part, found)
+    return found
 
 
 def decode(content: bytes | str, kind: type[Content], *, strict: bool = True) -> Content:

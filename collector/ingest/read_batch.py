@@ -30,6 +30,7 @@ from .. import schema
 from ..model import ReadLog
 from ..readers.trust import Advance
 from ..readers.words import worded_table
+from ..small_files import crc32_of
 from ..staging import (
     DATABASE_PROCESS_BYTES,
     PROCESS_BYTES,
@@ -302,11 +303,17 @@ def _listed(staged: Path, folder: str, manifests: Sequence[Manifest]) -> dict[st
             if one.row_count:
                 having.setdefault((table, one.version), []).append((manifest.rank, one.row_count))
     for (table, version), found in having.items():
-        size_bytes = (staged / shared_name(table)).stat().st_size
+        path = staged / shared_name(table)
         rows = sum(n for _, n in found)
         ranks = [rank for rank, _ in found]
         files[table] = SharedFile(
-            f"{folder}/{shared_name(table)}", table, version, rows, size_bytes, ranks
+            f"{folder}/{path.name}",
+            table,
+            version,
+            rows,
+            path.stat().st_size,
+            ranks,
+            crc32_of(path),
         )
     return files
 

@@ -33,7 +33,7 @@ _FILE = re.compile(
 class SharedFile(msgspec.Struct, frozen=True):
     """A Parquet file, relative to the capture's folder, with a table's rows of `ranks`.
 
-    `version` is that of a summary's rule.
+    `version` is that of a summary's rule; `crc32` is of its bytes, None in older stores.
     """
 
     file: str
@@ -42,6 +42,7 @@ class SharedFile(msgspec.Struct, frozen=True):
     row_count: int
     size_bytes: int
     ranks: list[int]
+    crc32: int | None = None
 
 
 class Batch(msgspec.Struct, frozen=True):

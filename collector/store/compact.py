@@ -26,6 +26,7 @@ import duckdb
 from npuscope.errors import StoreError
 
 from ..literals import file_literal, sql_literal
+from ..small_files import crc32_of
 from ..staging import SPILL, connect, scalar
 from . import mirror
 from .batches import COMPACT_FOLDER, Batch, SharedFile
@@ -36,6 +37,7 @@ from .compact_files import (
     in_use,
     read_compacted,
     segment,
+    torn_advice,
 )
 from .folder_handles import captures, discard, require_regular, touch
 from .manifest import (
@@ -73,6 +75,7 @@ class _Piece:
     ranks: tuple[int, ...]
     row_count: int
     size_bytes: float
+    crc32: int | None
     use: Use | None = None
 
 
@@ -131,6 +134,10 @@ def _compact_capture(folder: Path, target_bytes: int, memory_bytes: int) -> Comp
     }
     if not small:
         return None
+    for piece in (one for pieces in small.values() for one in pieces):
+        # Merged, damage would have a checksum of its own.
+        if piece.crc32 not in (None, crc32_of(Path(piece.path))):
+            raise StoreError(f"nothing is merged: {torn_advice(piece.path)}")
     staged = make_staging(folder)
     try:
         files = list(_merge(staged, small, target_bytes, memory_bytes))
@@ -171,6 +178,7 @@ def _pieces(folder: Path, found: Sequence[Manifest]) -> dict[_Key, list[_Piece]]
                 use.ranks,
                 sum(one.row_count for one in told if one),
                 use.file.size_bytes * len(use.ranks) / len(use.file.ranks),
+                use.file.crc32,
                 use,
             )
         )
@@ -179,7 +187,7 @@ def _pieces(folder: Path, found: Sequence[Manifest]) -> dict[_Key, list[_Piece]]
             if one.file and (table, one.version, manifest.rank) not in copied:
                 path = f"{folder}/rank={manifest.rank}/{one.file}"
                 pieces[table, one.version, manifest.schema_digest].append(
-                    _Piece(path, (manifest.rank,), one.row_count, one.size_bytes)
+                    _Piece(path, (manifest.rank,), one.row_count, one.size_bytes, one.crc32)
                 )
     paths = (piece.path for found in pieces.values() for piece in found)
     files = [path.removeprefix(f"{folder}/") for path in paths]
@@ -203,7 +211,9 @@ def _merge(
                 row_count = int(scalar(con, _copy_sql(part, path)))
                 written += row_count
                 ranks = [rank for rank, _ in part]
-                yield SharedFile(path.name, table, version, row_count, path.stat().st_size, ranks)
+                yield SharedFile(
+                    path.name, table, version, row_count, path.stat().st_size, ranks, crc32_of(path)
+                )
             if written != expected:
                 raise StoreError(
                     f"{table}: {expected} rows expected in the merged file, {written} found:"
@@ -267,6 +277,7 @@ def _placed(file: SharedFile, folder: str) -> SharedFile:
         file.row_count,
         file.size_bytes,
         file.ranks,
+        file.crc32,
     )
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from npuscope.messages import Message
 
-from ..small_files import LIST_BYTES, decode, read_own
+from ..small_files import LIST_BYTES, crc32_of, decode, read_own
 from . import mirror
 from .batches import Batch, SharedFile, read_batch
 from .folder_handles import require_regular
@@ -132,9 +132,12 @@ def places(store: Path, found: Sequence[Manifest]) -> dict[str, list[Place]]:
     return located
 
 
-def torn(store: Path, found: Sequence[Manifest]) -> dict[tuple[str, str, int], str]:
+def torn(
+    store: Path, found: Sequence[Manifest], *, with_content: bool = False
+) -> dict[tuple[str, str, int], str]:
     """Ranks (run, capture, number) of which a file is gone or is not as large as it was written,
-    with the first such file. Those in a bucket, which come when they are read, are not looked at.
+    with the first such file; `with_content`: or has other bytes, for which each is read. Those in a
+    bucket, which come when they are read, are not looked at.
     """
     missing: dict[tuple[str, str, int], str] = {}
     if mirror.url_behind(store) is not None:
@@ -143,6 +146,8 @@ def torn(store: Path, found: Sequence[Manifest]) -> dict[tuple[str, str, int], s
         for one in _files(folder, members):
             try:
                 is_whole = (folder / one.file).lstat().st_size == one.size_bytes
+                if is_whole and with_content and one.crc32 is not None:
+                    is_whole = crc32_of(folder / one.file) == one.crc32
             except OSError:
                 is_whole = False
             if not is_whole:
@@ -153,11 +158,14 @@ def torn(store: Path, found: Sequence[Manifest]) -> dict[tuple[str, str, int], s
 
 
 def without_torn(
-    store: Path, found: Sequence[Manifest]
+    store: Path, found: Sequence[Manifest], *, with_content: bool = False
 ) -> tuple[list[Manifest], dict[tuple[str, str], str]]:
     """The ranks of captures that are whole, and of those others (run, capture) whose files are torn
     what is so and what to do about it: half of a capture's ranks would be wrong numbers."""
-    told = {key[:2]: torn_advice(file) for key, file in torn(store, found).items()}
+    told = {
+        key[:2]: torn_advice(file)
+        for key, file in torn(store, found, with_content=with_content).items()
+    }
     return [one for one in found if (one.run, one.capture) not in told], told
 
 
@@ -184,6 +192,7 @@ class _File:
     file: str
     size_bytes: int
     ranks: tuple[int, ...]
+    crc32: int | None
     condition: str = ""
 
 
@@ -193,13 +202,16 @@ def _files(folder: Path, members: Sequence[Manifest]) -> Iterator[_File]:
     for use in in_use(folder, members):
         shared = use.file
         copied[shared.table].update(use.ranks)
-        yield _File(shared.table, shared.file, shared.size_bytes, use.ranks, _condition(use))
+        yield _File(
+            shared.table, shared.file, shared.size_bytes, use.ranks, shared.crc32, _condition(use)
+        )
     for manifest in members:
         rank = manifest.rank
         for segments in (manifest.tables, manifest.summaries):
             for table, one in segments.items():
                 if one.file and rank not in copied[table]:
-                    yield _File(table, f"rank={rank}/{one.file}", one.size_bytes, (rank,))
+                    file = f"rank={rank}/{one.file}"
+                    yield _File(table, file, one.size_bytes, (rank,), one.crc32)
 
 
 def _by_capture(store: Path, found: Sequence[Manifest]) -> Iterator[tuple[Path, list[Manifest]]]:

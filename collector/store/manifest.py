@@ -49,12 +49,14 @@ _HOST_NUMBERS = "4026531836"
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """One Parquet file, relative to the rank's folder; `version` names a summary's rule."""
+    """One Parquet file, relative to the rank's folder; `version` names a summary's rule. `crc32` is
+    of its bytes; None in older manifests, and of a share of a file of several ranks."""
 
     file: str
     row_count: int
     size_bytes: int
     version: str = ""
+    crc32: int | None = None
 
 
 class SourceRecord(msgspec.Struct, frozen=True):

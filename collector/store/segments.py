@@ -17,6 +17,7 @@ import msgspec
 
 from .. import schema
 from ..literals import file_literal, sql_literal
+from ..small_files import crc32_of
 from ..staging import SPILL, connect, nonempty, plan_plainly, run, scalar
 from . import mirror, store
 from .compact_files import Place, places
@@ -276,7 +277,7 @@ def rebuild_summaries(
 def _copy(con: duckdb.DuckDBPyConnection, query: str, path: Path) -> Segment:
     target = sql_literal(str(path))
     [(rows,)] = con.execute(f"copy ({query}) to {target} ({store.PARQUET})").fetchall()
-    return Segment(path.name, rows, path.stat().st_size)
+    return Segment(path.name, rows, path.stat().st_size, crc32=crc32_of(path))
 
 
 def in_generation(segments: Mapping[str, Segment], generation: str) -> dict[str, Segment]:
@@ -287,6 +288,7 @@ def in_generation(segments: Mapping[str, Segment], generation: str) -> dict[str,
             segment.row_count,
             segment.size_bytes,
             segment.version,
+            segment.crc32,
         )
         for name, segment in segments.items()
     }

@@ -82,7 +82,7 @@ def exchange(
             with handle(generation, make=True) as at:  # swept where all was merged with others
                 os.replace(path, f"{name}.{version}.parquet", dst_dir_fd=at)
             file = f"{manifest.generation}/{name}.{version}.parquet"
-            written[name] = Segment(file, one.row_count, one.size_bytes, version)
+            written[name] = Segment(file, one.row_count, one.size_bytes, version, one.crc32)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     sync_folder(generation)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from npuscope.analysis.scope import Scope
 from npuscope.commands.command import Asked, command
-from npuscope.console import print_json, show
+from npuscope.console import print_json, say, show
 from npuscope.errors import TraceNotFound, UsageError
 
 if TYPE_CHECKING:
@@ -20,16 +20,27 @@ if TYPE_CHECKING:
     from npuscope.profile import Opened
 
 
+Files = Annotated[
+    bool,
+    typer.Option("--files", help="Also read every file of the store and compare its checksum."),
+]
+
+
 @command("run", "capture", "rank")
-def doctor(asked: Asked) -> None:
+def doctor(asked: Asked, *, files: Files = False) -> None:
     """What was recorded, what is missing, which analyses that allows, what to record next time.
+
+    Other commands compare sizes of a store's files only: with --files what a disk or a copy changed
+    in them is found, too, at the speed of the disk.
 
     \b
     Examples:
       npuscope doctor ./profiles
       npuscope doctor ./profiles --rank 3 --json
+      npuscope doctor ./store --files
     """
     from npuscope.analysis.doctor.doctor import examine
+    from npuscope.collector.store.compact_files import without_torn
     from npuscope.collector.store.manifest import is_store
     from npuscope.collector.store.store import opened_over
     from npuscope.dashboard.terminal.doctor.doctor_rows import Disk, doctor_notes, doctor_rows
@@ -39,6 +50,11 @@ def doctor(asked: Asked) -> None:
     with opened(asked.source, scope=asked.scope) as data:
         scope = asked.scope_of(data)
         read = opened_over(data.con, data.target) if is_store(data.target) else []
+        damage = (
+            list(without_torn(data.target, read, with_content=True)[1].values()) if files else []
+        )
+        for told in damage:
+            say(told)
         reports = examine(data.con, read, scope)
         if not reports:
             _refuse(examine(data.con, read), scope)
@@ -47,10 +63,10 @@ def doctor(asked: Asked) -> None:
             from npuscope.collector.discover.unread_files import unread
 
             problems = data.result.problems
-            files = [file.path for one in read for file in one.sources]
+            sources = [file.path for one in read for file in one.sources]
             beside = unread(
                 asked.source.path,
-                files,
+                sources,
                 [*(one.path for one in problems), *(one.root for one in data.result.failed)],
             )
             disk = Disk(
@@ -58,13 +74,15 @@ def doctor(asked: Asked) -> None:
             )
         if asked.json:
             print_json(
-                "doctor", doctor_rows(reports, disk), [*data.left_out, *doctor_notes(reports, disk)]
+                "doctor",
+                doctor_rows(reports, disk),
+                [*data.left_out, *damage, *doctor_notes(reports, disk)],
             )
         else:
             for part in parts(reports, disk):
                 show(part)
     is_whole = (data.result is None or data.result.is_complete) and not data.is_partial
-    if not is_whole or any(one.loss.is_any for report in reports for one in report.ranks):
+    if damage or not is_whole or any(one.loss.is_any for report in reports for one in report.ranks):
         raise typer.Exit(4)
 
 

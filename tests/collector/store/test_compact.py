@@ -94,6 +94,33 @@ def test_the_same_rows_in_fewer_files(target: Path) -> None:
     assert store.version(target) != version, "connections that were kept for the rows go"
 
 
+def test_what_was_changed_behind_our_back_is_found_and_not_merged(target: Path) -> None:
+    def change(file: Path) -> None:
+        content = bytearray(file.read_bytes())
+        content[len(content) // 3] ^= 4
+        file.write_bytes(content)
+
+    def damaged() -> set[int]:
+        found = compact_files.torn(target, manifest.manifests(target), with_content=True)
+        assert not compact_files.torn(target, manifest.manifests(target))  # sizes are as they were
+        return {rank for _, _, rank in found}
+
+    assert damaged() == set()
+    file = next(capture_folder(target).glob("rank=2/*/kernels.parquet"))
+    whole = file.read_bytes()
+    change(file)
+    assert damaged() == {2}
+    before = files(target)
+    with pytest.raises(StoreError, match=r"nothing is merged: .*rank=2/.*kernels\.parquet"):
+        compact(target)
+    assert files(target) == before
+    file.write_bytes(whole)
+    compact(target)
+    assert damaged() == set()
+    change(next(capture_folder(target).glob("compact-*/kernels-*.parquet")))
+    assert damaged() == {0, 1, 2, 3}
+
+
 def test_again_there_is_nothing_to_do(target: Path) -> None:
     compact(target)
     state = (capture_folder(target) / compact_files.COMPACTED).read_bytes()
