@@ -55,7 +55,8 @@ class Job:
     `placement` lists for each layer the experts in the order of devices that hold them; kernels
     beside communication of their rank that moves bytes run `contention` times as long; with
     `hierarchical`, all-to-alls over hosts go to one rank of each host first, then on within it; the
-    host takes `between_steps_ns` before each step.
+    host takes `between_steps_ns` before each step; with `skips_norm`, it reads no norm of gradients
+    and launches steps ahead of the device without waiting for it.
 
     What operators can suffer from: the projection of attention is `odd_columns` wider than it
     should be, and its products take `odd_factor` as long; kernels of type `split_kernel` run in
@@ -148,6 +149,7 @@ class Job:
     data_wait_ns: int = 0
     far_share: float = 0.0
     far_factor: float = 1.8
+    skips_norm: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -249,6 +251,7 @@ _WRONG = (
     "odd_columns", "odd_factor", "split_kernel", "split_into", "converted_kernel", "ai_cpu_kernel",
     "ai_cpu_factor", "unfused_kernel",
     "item_in_layers", "gc_every", "gc_ns", "data_wait_ns", "far_share", "far_factor",
+    "skips_norm",
 )  # fmt: skip
 
 

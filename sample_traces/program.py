@@ -425,7 +425,8 @@ def _finish(d: Draft) -> None:
             d, "world", "allReduce", 1, after=(*issued, d.last), data_type="FP32",
             on_vector_cores=True,
         )[0]  # fmt: skip
-    add(d, Sync(norm))
+    if not job.skips_norm:
+        add(d, Sync(norm))
     shard = f"{job.hidden * job.hidden * 8}"
     inputs = ";".join([shard] * 4)
     adam = k.work("ApplyAdamWV2", inputs, ";".join([shard] * 3), _ADAM_NS // 7, "FLOAT")
@@ -449,8 +450,7 @@ def _gather_parameters(d: Draft, after: int) -> None:
 
 
 def _reduce_gradients(d: Draft) -> None:
-    job = d.job
-    dense = 4 * job.hidden * job.hidden // job.tp
+    job, dense = d.job, 4 * d.job.hidden * d.job.hidden // d.job.tp
     collective(d, "dp", "reduceScatter", dense, after=(d.last,), backward=True)
     if job.experts:
         expert = 3 * job.hidden * job.ffn * (job.experts // job.ep)
