@@ -35,6 +35,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     unseen = _all(con, sql_text("unseen_steps.sql"))
     devices = _all(con, sql_text("unread_devices.sql"))
     selected = _all(con, _SELECTED)
+    unfollowed = _all(con, sql_text("unfollowed_steps.sql"))
     warm = _all(con, "from job_steps where is_warm_up order by run, capture, step")
     found: list[str] = []
     for one in facts.to_dicts():
@@ -50,6 +51,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
             *_unseen(_of(unseen, here)),
             *_outside(_of(outside, here)),
             *_warm_up(_of(warm, here)),
+            *_unfollowed(_of(unfollowed, here)),
         ]
         if facts.height > 1:
             of_one = "{run}, {capture}: {note}"
@@ -186,6 +188,17 @@ def _warm_up(steps: pl.DataFrame) -> Iterable[str]:
             steps=numbers(steps["step"]),
             told=told,
             usual=f"{steps['median_ns'][0] / 1e6:,.1f}",
+        )
+
+
+def _unfollowed(unfollowed: pl.DataFrame) -> Iterable[str]:
+    for one in unfollowed.to_dicts():
+        yield Message(
+            "steps without a recorded next one ({steps}) are measured to their last kernel or"
+            " operation; the host took up to {longer} ms longer over them: what the device waits"
+            " for before a next step is not in their length, and MFU is at most as shown.",
+            steps=numbers(one["steps"]),
+            longer=f"{one['longer_ns'] / 1e6:,.1f}",
         )
 
 

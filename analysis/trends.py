@@ -45,8 +45,8 @@ from run_log {where} order by run, step"""
 
 @dataclass(frozen=True, slots=True)
 class Trends:
-    """`captures`: run, capture, start_ns, rank_count, step_count, step_ns (the slowest
-    rank's, mean of steps), computing_ns, exposed_communication_ns, free_ns (means of ranks and
+    """`captures`: run, capture, start_ns, rank_count, step_count, step_ns (the
+    job's, mean of steps), computing_ns, exposed_communication_ns, free_ns (means of ranks and
     steps), masking_ratio, kernel_mfu_causal_ratio, rank_imbalance (computing of the slowest rank
     over the mean, mean of steps), expert_imbalance (fullest expert over the mean, mean of layers
     and steps); in order of time.
@@ -64,8 +64,8 @@ class Trends:
 # metric: trends
 # How does a run change from capture to capture?
 #
-# Of all ranks and steps of each capture. A job's step is its slowest rank's; parts are means of
-# ranks and steps (mean_steps); MFU is mean_mfu's. The only rank there is cannot be compared.
+# Of all ranks and steps of each capture. Parts are means of ranks and steps (mean_steps), MFU
+# is mean_mfu's. The only rank there is cannot be compared.
 #
 # title: Captures over time
 # meaning: A run's captures in order of time: length of a step, its parts, masking, MFU, imbalance.
@@ -76,7 +76,7 @@ class Trends:
 #   start_ns                  bigint   first start of a rank's profiling session
 #   rank_count                bigint   ranks that are here
 #   step_count                bigint   steps with figures
-#   step_ns                   double   length of a step on the slowest rank, mean of steps
+#   step_ns                   double   time of a step of the job, mean of steps
 #   computing_ns              double   time in which compute kernels run
 #   exposed_communication_ns  double   communication that no compute hides
 #   free_ns                   double   time of neither

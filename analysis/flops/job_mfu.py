@@ -12,7 +12,7 @@ from typing import Literal
 import duckdb
 import polars as pl
 
-from ..means import without_warm_up
+from ..means import job_steps, without_warm_up
 from ..views import frame
 
 Group = Literal["stage", "job"]
@@ -46,8 +46,8 @@ _KERNEL = ("kernel_mfu_causal_ratio", "kernel_mfu_full_ratio", "matmul_mfu_ratio
 # metric: mfu_job
 # What share of the peak does the job reach?
 #
-# As of stages. What a model needs is over the longest step, all ranks of the job and their mean
-# peak.
+# As of stages. What a model needs is over the time of the job's step, all ranks of the job and
+# their mean peak.
 #
 # title: MFU of the job
 # meaning: MFU figures of each step of the whole job, from those of its ranks.
@@ -55,7 +55,7 @@ _KERNEL = ("kernel_mfu_causal_ratio", "kernel_mfu_full_ratio", "matmul_mfu_ratio
 # command: mfu --by job
 #
 #   rank_count               bigint  ranks with figures
-#   step_ns                  bigint  length of the step on the slowest of them
+#   step_ns                  bigint  time of the job's step (job_steps)
 #   matmul_flops             bigint  FLOPs of matrix multiplications of these ranks
 #   kernel_mfu_causal_ratio  double  FLOPs of kernels over what the peak allows, attention causal
 #   kernel_mfu_full_ratio    double  likewise, attention full
@@ -64,7 +64,7 @@ _KERNEL = ("kernel_mfu_causal_ratio", "kernel_mfu_full_ratio", "matmul_mfu_ratio
 #   model_flops              bigint  FLOPs that the model needs for them; NULL without a model
 #   model_mfu_ratio          double  these over what the peak of all ranks allows
 #   hfu_ratio                double  the same with what is computed again
-#   tokens_per_s             double  tokens over the length of the step
+#   tokens_per_s             double  tokens over the time of the step
 #   tokens_per_s_per_rank    double  these over the ranks of the job
 def gathered(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group) -> pl.DataFrame:
     """Figures of each step by stage (`pp_rank`; NULL: not recorded) or of the job.
@@ -94,6 +94,12 @@ def gathered(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group) -> p
         pl.col("peak_flops_per_s").mean(),
     )
     if by == "job":
+        of_job_ns = job_steps(con).select("run", "capture", "step", job_step_ns="step_ns")
+        found = (
+            found.join(of_job_ns, on=keys, how="left", nulls_equal=True)
+            .with_columns(step_ns=pl.when(pl.col("step_ns").is_not_null()).then("job_step_ns"))
+            .drop("job_step_ns")
+        )
         seconds = pl.col("step_ns") * 1e-9
         of_job = seconds * pl.col("world_size") * pl.col("peak_flops_per_s")
         found = found.with_columns(

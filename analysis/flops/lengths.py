@@ -9,8 +9,8 @@ from ..memo import kept
 from ..scope import ALL, Scope
 from ..views import open_views, select
 
-TO_NEXT = "step from its recorded start to the next one's"
-WINDOW = "step as recorded, start to end"
+TO_NEXT = "step from its first device activity to the next one's"
+WINDOW = "step as the host recorded it"
 ACTIVITY = "step from first to last device activity"
 
 _WORDS = {"to_next": TO_NEXT, "window": WINDOW, "activity": ACTIVITY}

@@ -15,7 +15,7 @@ every other ns is lost to one of the terms:
     free        neither kernel nor operation of the step between its first and last work (another
                 step's may run): the host had not launched what came next, idle though it had,
                 or nothing tells which
-    tail        the rest of the step: before the first and after the last of that work
+    tail        the rest of the step: after the last of that work, before the next step's first
 
 Where kernels of several types overlap, their union is shared out by their durations.
 """
@@ -53,7 +53,7 @@ _STAGES = "select distinct run, capture, rank, pp_rank as stage from ranks"
 #
 #   term        varchar  achieved, recompute, frequency, cube_inefficiency, unresolved_kernels,
 #     other_compute, parts of exposed communication and of free time as in step_parts, tail
-#     (before the first and after the last work)
+#     (after the last work, before the next step's first)
 #   part        varchar  type of kernels or parallel kind; NULL: none
 #   ns          bigint   time lost; of recompute negative where kernels do less than the model
 #     needs
@@ -90,8 +90,8 @@ def loss_notes(figures: pl.DataFrame, rows: pl.DataFrame) -> list[str]:
         )
     if (rows.filter(pl.col("term") == "tail")["ns"] < 0).any():
         told.append(
-            "waterfall: device work of some steps extends into the next step, so the time before"
-            " and after it is negative there"
+            "waterfall: device work of some steps extends into the next step, so the time after"
+            " it is negative there"
         )
     if (rows.filter(pl.col("term") == "recompute")["ns"] < 0).any():
         told.append(

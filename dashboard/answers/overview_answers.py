@@ -22,8 +22,13 @@ from npuscope.analysis.means import mean_steps
 from npuscope.analysis.scope import ALL, Scope
 from npuscope.analysis.views import frame
 from npuscope.analysis.wording import ms
-from npuscope.messages import Message
+from npuscope.messages import Message, joined
 
+# Of work that lasts longer than the step, which would contradict it otherwise.
+_BEYOND = Message(
+    "Some of it is outside the step: work of neighbouring steps overlaps, and ranks begin at"
+    " different times."
+)
 # Where a finding is looked into; the rest is seen best in the timeline.
 _PAGES = {
     "exposed_communication": "communication",
@@ -106,27 +111,30 @@ def stage_of_ranks(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.Dat
     return ranks.join(of_stage, on="pp_rank", how="inner")
 
 
-def step_told(row: Mapping[str, Any], rank: int | None) -> tuple[Message | None, Message]:
+def step_told(row: Mapping[str, Any], rank: int | None) -> tuple[Message | None, str]:
     """A step's length, where it has a start and an end, and the parts that it is made of: a row of
     `mean_steps`, which is of `rank` alone where one is chosen."""
     template = (
         "The work of a mean rank spans {length} ms: {computing} ms computing, {exposed} ms"
         " exposed communication, {free} ms free."
     )
-    whose = "{step} ms a step of the slowest rank"
+    whose = "{step} ms a step of the job"
     if rank is not None:
         template = (
             "The work of rank {rank} spans {length} ms: {computing} ms computing, {exposed} ms"
             " exposed communication, {free} ms free."
         )
         whose = "{step} ms a step of rank {rank}"
-    parts = Message(
+    parts: str = Message(
         template, rank=rank, length=ms(row["length_ns"]), computing=ms(row["computing_ns"]),
         exposed=ms(row["exposed_communication_ns"]), free=ms(row["free_ns"]),
     )  # fmt: skip
-    if row["job_step_ns"] is None:  # the producer's own table has parts, and no start and end
+    step_ns = row["job_step_ns" if rank is None else "step_ns"]
+    if step_ns is None:  # the producer's own table has parts, and no start and end
         return None, parts
-    return Message(whose, step=ms(row["job_step_ns"]), rank=rank), parts
+    if row["length_ns"] > step_ns and ms(row["length_ns"]) != ms(step_ns):
+        parts = joined((parts, _BEYOND), " ")
+    return Message(whose, step=ms(step_ns), rank=rank), parts
 
 
 def uneven(stages: pl.DataFrame) -> list[Message]:

@@ -143,8 +143,8 @@ def _parts(captures: pl.DataFrame, say: Say) -> tuple[list[Any], str]:
         for name, column, colour in STEP_PARTS
     ]  # fmt: skip
     if captures["step_ns"].count():  # the producer's own table has parts, and no start and end
-        slowest = (captures["step_ns"] / divisor).to_list()
-        traces.append(_line(captures, captures, slowest, say("slowest rank"), SERIES[2], unit))
+        of_job = (captures["step_ns"] / divisor).to_list()
+        traces.append(_line(captures, captures, of_job, say("step of the job"), SERIES[2], unit))
     return traces, unit
 
 

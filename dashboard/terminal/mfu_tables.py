@@ -57,7 +57,7 @@ def gathered_table(frame: pl.DataFrame) -> FittedTable:
         Column("step", "step", plain),
         *([Column("stage", "stage", plain)] if "stage" in frame.columns else []),
         Column("ranks", "rank_count", number),
-        Column("longest ms", "step_ns", ms),
+        Column("longest ms" if "stage" in frame.columns else "step ms", "step_ns", ms),
         *_KERNEL_MFU,
     ]
     if "model_flops" in frame.columns and frame["model_flops"].is_not_null().any():

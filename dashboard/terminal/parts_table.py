@@ -66,7 +66,7 @@ WORDS = {
     "unresolved_kernels": "kernels of unknown FLOPs",
     "other_compute": "vector and other compute",
     **PART_WORDS,
-    "tail": "before the first and after the last work",
+    "tail": "after the last work, before the next step's",
     "between_steps": "between a rank's steps",
     "latest_rank": "the latest rank beyond the mean",
 }

@@ -12,7 +12,7 @@ from .measures import MEASURES, figure
 from .tables import Column, FittedTable
 
 WORDS = {
-    ("captures", "step_ns"): "step of the slowest rank (ms)",
+    ("captures", "step_ns"): "step of the job (ms)",
     ("captures", "computing_ns"): "computing (ms)",
     ("captures", "exposed_communication_ns"): "exposed communication (ms)",
     ("captures", "free_ns"): "free (ms)",

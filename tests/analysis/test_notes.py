@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from npuscope.analysis import query
+from npuscope.analysis.flops.lengths import step_lengths
 from npuscope.analysis.scope import Scope
 from tests.analysis.tables import connect, fill, kernel, op
 
@@ -66,3 +67,22 @@ def test_long_lists_are_cut() -> None:
         "ranks 1, 3, 5, 7, 9, 11, 13, 15 and 12 more of 40 missing: figures across ranks cover"
         " the others only."
     ]
+
+
+def test_a_longer_window_of_a_last_step_is_told() -> None:
+    """What the device waits for after it is in no length."""
+    con = connect()
+    fill(con, "ranks", [{"rank": 0, "world_size": 1}])
+    fill(con, "kernels", [kernel(1_000_000 * n, 500_000, n) for n in (0, 1)])
+    windows = [(0, 0, 900_000), (1, 900_000, 1_800_000)]
+    fill(con, "steps", [{"step": s, "window_start_ns": a, "window_end_ns": b}
+                        for s, a, b in windows])  # fmt: skip
+    assert step_lengths(con)["step_ns"].to_list() == [1_000_000, 500_000]
+    assert query.notes(con) == [
+        "steps without a recorded next one (1) are measured to their last kernel or operation; the"
+        " host took up to 0.4 ms longer over them: what the device waits for before a next step is"
+        " not in their length, and MFU is at most as shown."
+    ]
+    # Fifty steps more, and it is below a twentieth of all.
+    fill(con, "kernels", [kernel(-1_000_000 * n, 500_000, -n) for n in range(1, 50)])
+    assert query.notes(con) == []

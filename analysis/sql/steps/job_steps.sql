@@ -1,11 +1,11 @@
 -- How long was each step of the whole job, and which steps are warm-up?
 --
 -- From the latest start of the step over its ranks to the latest start of the next; of the last one, and where the next
--- was not recorded, to the latest end. Differences are taken on each rank's own clock, so clock offsets cancel. Of ranks
--- without events, the longest in the producer's table. Warm-up steps are the first of a capture, at most a
--- quarter of its steps, as long as each is above the median of the steps after that quarter by more than a fifth of it
--- and by more than five times the median distance from it. Of fewer than four steps none is. Means leave them out
--- and notes name them.
+-- was not recorded, to the latest end. Differences are taken on each rank's own clock, so clock offsets cancel. Where no
+-- rank's times on the device are known, the longest of its ranks (step_lengths), else the longest in the producer's
+-- table. Warm-up steps are the first of a capture, at most a quarter of its steps, as long as each is above the median of
+-- the steps after that quarter by more than a fifth of it and by more than five times the median distance from it. Of
+-- fewer than four steps none is. Means leave them out and notes name them.
 --
 -- title: Steps of the job
 -- meaning: Time of each step of the whole job, and which steps are warm-up.
@@ -22,24 +22,27 @@
 --     not in it; NULL: without events
 with
 _following as (
-    select run, capture, rank, step, start_ns, end_ns,
+    select s.run, s.capture, s.rank, s.step, start_ns, end_ns, step_ns as length_ns,
         computing_ns + exposed_communication_ns + free_ns as parts_ns,
-        case when lead(step) over _in_order = step + 1 then lead(start_ns) over _in_order end as next_start_ns
-    from step_summary
-    window _in_order as (partition by run, capture, rank order by step nulls last)
+        case when lead(s.step) over _in_order = s.step + 1 then lead(start_ns) over _in_order end as next_start_ns
+    from step_summary as s
+    left join step_lengths as l on l.run = s.run and l.capture = s.capture and l.rank = s.rank
+        and l.step is not distinct from s.step
+    window _in_order as (partition by s.run, s.capture, s.rank order by s.step nulls last)
 ),
 _lengths as (
     select run, capture, step,
         count(*) as rank_count,
         max(next_start_ns) - max(start_ns) filter (where next_start_ns is not null) as to_next_ns,
         max(end_ns) - max(start_ns) as to_end_ns,
+        max(length_ns) as longest_ns,
         max(parts_ns) as parts_ns
     from _following
     group by run, capture, step
 ),
 _known as (
     select run, capture, step, rank_count,
-        case when to_next_ns > 0 then to_next_ns else coalesce(to_end_ns, parts_ns) end as step_ns,
+        case when to_next_ns > 0 then to_next_ns else coalesce(to_end_ns, longest_ns, parts_ns) end as step_ns,
         cast(to_end_ns as bigint) as to_end_ns,
         case when to_end_ns is not null then not coalesce(to_next_ns > 0, false) end as is_last
     from _lengths

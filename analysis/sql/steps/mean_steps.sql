@@ -8,7 +8,7 @@
 -- title: Mean steps
 -- meaning: A mean step of the capture, of each rank and stage, and of each step over its ranks.
 -- gauge: npuscope_capture_warm_up_steps = case when by_key = 'capture' then warm_up_count end: Warm-up steps of the capture, excluded from means.
--- gauge: npuscope_step_seconds = job_step_ns: Step time of the slowest rank, mean over the capture's steps.
+-- gauge: npuscope_step_seconds = job_step_ns: Time of a step of the job, mean over the capture's steps.
 -- gauge: npuscope_step_part_seconds{part} = computing_ns, exposed_communication_ns, free_ns: Where a step's time goes: computing, exposed_communication or free (neither a kernel nor an operation of the step; another step's may run); mean of ranks and steps.
 -- gauge: npuscope_job_masking_ratio = masking_ratio: Masking ratio: communication overlapped by computing over communication, all kinds.
 -- gauge: npuscope_free_ratio = free_ratio: Idle time share: neither kernels nor communication run, over first start to last end.
@@ -31,7 +31,7 @@
 --   step_count                bigint   steps that the means are over
 --   rank_step_count           bigint   pairs of rank and step that the means are over
 --   warm_up_count             bigint   steps left out as warm-up
---   job_step_ns               double   step_ns of the rank where it is longest, mean of the steps; NULL by rank and stage
+--   job_step_ns               double   time of the job's step (job_steps), mean of the steps; NULL by rank and stage, and where no length is known
 --   step_ns                   double   length of the step on its rank (step_lengths)
 --   length_ns                 double   computing, exposed communication and free time together
 --   computing_ns              double   time in which compute kernels run
@@ -51,7 +51,7 @@ _stages as (
 _all as (
     select s.run, s.capture, s.rank, s.step,
         case when pp_size > 1 then stage end as stage,
-        max(l.step_ns) over (partition by s.run, s.capture, s.step) as job_step_ns,
+        case when max(l.step_ns) over (partition by s.run, s.capture, s.step) > 0 then j.step_ns end as job_step_ns,
         l.step_ns,
         computing_ns, exposed_communication_ns, free_ns, stage_ns, communication_ns, overlapped_ns, bubble_ns,
         computing_ns + exposed_communication_ns + free_ns as length_ns,

@@ -18,6 +18,7 @@ from npuscope.analysis.flops.lengths import ACTIVITY, TO_NEXT, WINDOW, step_leng
 from npuscope.analysis.flops.mfu import Figures, ModelUse, mfu, why_unknown
 from npuscope.analysis.flops.model.architecture import Grouped, Model
 from npuscope.analysis.flops.model.model import count
+from npuscope.analysis.means import job_steps
 from npuscope.analysis.scope import PLACE, Scope
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
@@ -105,7 +106,10 @@ def test_convolutions_in_single_precision(
     assert any("--peak fp32" in note for note in found.notes)
     assert any("at most one block" in note for note in found.notes)
     given = mfu(con, given_peaks={"fp32": 83e12}).rows
+    of_ranks = goldens[name]
     for row in given.to_dicts():
+        (one,) = of_ranks[str(row["rank"])]["steps"].values()
+        assert row["step_ns"] == one["kernel_details" if "text" in name else "db"]["e2e_ns"]
         executed = row["matmul_flops"] + row["other_flops"]
         assert row["kernel_mfu_full_ratio"] == pytest.approx(
             executed / (row["step_ns"] * 1e-9 * 83e12)
@@ -173,19 +177,36 @@ def test_the_sample_has_figures(tmp_path: Path) -> None:
     assert known["kernel_mfu_full_ratio"].is_between(0.1, 0.5).all()
 
 
+def step_times(con: Any) -> list[tuple[int | None, int]]:
+    return job_steps(con).sort("step", nulls_last=True).select("step", "step_ns").rows()
+
+
 def test_lengths_of_steps() -> None:
+    """From start to start on the device; of the last, to its own end; where operations were left
+    out and so nothing tells when its work begins, by the host's windows."""
     con = connect()
-    fill(con, "kernels", [kernel(10 + 100 * n, 20, step=n) for n in (1, 2, 4)])
+    fill(con, "kernels", [kernel(10 + 101 * n, 20, step=n) for n in (1, 2, 4)])
     fill(con, "kernels", [kernel(5, 20, rank=1)])
+    fill(con, "kernels", [kernel(10 + 100 * n, 20, step=n, rank=2) for n in (1, 2, 4)])
     windows = [(1, 100, 190), (2, 205, 300), (4, 400, 460)]
-    fill(con, "steps", [{"step": s, "window_start_ns": a, "window_end_ns": b}
-                        for s, a, b in windows])  # fmt: skip
-    fill(con, "ranks", [{"rank": 0}, {"rank": 1}])
+    fill(con, "steps", [{"rank": rank, "step": s, "window_start_ns": a, "window_end_ns": b}
+                        for s, a, b in windows for rank in (0, 2)])  # fmt: skip
+    fill(con, "ranks", [
+        {"rank": 0}, {"rank": 1}, {"rank": 2, "left_out_tables": ["comm_ops"]},
+    ])  # fmt: skip
     rows = step_lengths(con).select("rank", "step", "step_ns", "length_basis").rows()
     assert rows == [
-        (0, 1, 105, TO_NEXT), (0, 2, 95, WINDOW), (0, 4, 60, WINDOW), (1, None, 20, ACTIVITY),
+        (0, 1, 101, TO_NEXT), (0, 2, 20, ACTIVITY), (0, 4, 20, ACTIVITY), (1, None, 20, ACTIVITY),
+        (2, 1, 105, WINDOW), (2, 2, 95, WINDOW), (2, 4, 60, WINDOW),
     ]  # fmt: skip
-    assert step_lengths(con, Scope(step=1)).rows() == step_lengths(con, Scope(rank=0)).rows()[:1]
+    assert step_lengths(con, Scope(step=1)).rows() == [
+        *step_lengths(con, Scope(rank=0)).rows()[:1], *step_lengths(con, Scope(rank=2)).rows()[:1],
+    ]  # fmt: skip
+    # The job's: the latest starts, of rank 0; where only windows tell, the longest of these.
+    assert step_times(con) == [(1, 101), (2, 20), (4, 20), (None, 20)]
+    con.execute("delete from ranks where rank < 2")
+    con.execute("delete from kernels where rank < 2")
+    assert step_times(con) == [(1, 105), (2, 95), (4, 60)]
 
 
 def one_rank(*kernels: dict[str, object], **facts: object) -> Any:

@@ -92,13 +92,15 @@ def test_trends_stand_at_the_start_of_their_captures() -> None:
     figure = trends.trends_figure(frame, exposed, trend_changes(frame, NO_LOG), str)
     assert not figure.layout.shapes
     by_name = {trace.name: trace for trace in figure.data}
-    assert list(by_name["slowest rank"].y) == [4.0, 8.0]
+    assert list(by_name["step of the job"].y) == [4.0, 8.0]
     assert list(by_name["Communication masked"].y) == [25.0, 25.0]
     assert list(by_name["exposed ep"].y) == [2.0, 2.0]
     assert list(by_name["exposed ep"].customdata) == ["c0", "c1"]  # what a click opens
     assert by_name["exposed ep"].line.color == theme.kind_colour("ep")
     assert "Kernel MFU" not in by_name
-    assert by_name["slowest rank"].x[0] == datetime(2025, 11, 27, 12, 34, 37, tzinfo=timezone.utc)
+    assert by_name["step of the job"].x[0] == datetime(
+        2025, 11, 27, 12, 34, 37, tzinfo=timezone.utc
+    )
 
 
 def test_captures_without_a_clock_are_numbered() -> None:
@@ -152,7 +154,7 @@ def test_parts_of_steps_whose_length_is_unknown_are_drawn() -> None:
                                exposed_attributed_ns=pl.lit(0.0))  # fmt: skip
     figure = trends.trends_figure(frame, none, trend_changes(captures([]), NO_LOG), str)
     names = [one.name for one in figure.data]
-    assert "computing" in names and "slowest rank" not in names
+    assert "computing" in names and "step of the job" not in names
 
 
 def test_every_rank_says_what_it_can_answer() -> None:

@@ -39,10 +39,12 @@ def test_a_verdict_of_all_ranks_says_so_where_one_is_chosen(
 
 
 def test_the_overview_names_the_rank_that_its_figures_are_of() -> None:
-    row = {"job_step_ns": 5e6, "length_ns": 4e6, "computing_ns": 3e6,
+    row = {"job_step_ns": 5e6, "step_ns": 4.5e6, "length_ns": 4e6, "computing_ns": 3e6,
            "exposed_communication_ns": 1e6, "free_ns": 0.0}  # fmt: skip
     whole, parts = step_told(row, 3)
-    assert whole == "5.000 ms a step of rank 3" and parts.startswith("The work of rank 3 spans")
+    assert whole == "4.500 ms a step of rank 3" and parts.startswith("The work of rank 3 spans")
     whole, parts = step_told(row, None)
-    assert whole == "5.000 ms a step of the slowest rank" and "a mean rank" in parts
+    assert whole == "5.000 ms a step of the job" and "a mean rank" in parts
+    beyond = "Some of it is outside the step: "
+    assert beyond not in parts and beyond in step_told(row | {"job_step_ns": 3.99e6}, None)[1]
     assert step_told(row | {"job_step_ns": None}, None) == (None, parts)
