@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npuscope.analysis.flops.losses import TERMS, waterfall
+from npuscope.analysis.flops.losses import TERMS, loss_notes, waterfall
 from npuscope.analysis.parts import COMMUNICATION
 from npuscope.analysis.scope import PLACE
 
@@ -114,6 +114,13 @@ def test_figures_of_the_producers_table_have_no_parts() -> None:
         ("other_compute", None): 600, ("unknown_communication", None): 200, ("free", None): 150,
         ("tail", None): 50,
     }  # fmt: skip
+    # The next step begins before this one's work has ended.
+    short: Row = {**FIGURES, "step_ns": 900}
+    assert terms(short, [], STEPS)["tail", None] == -50
+    rows = waterfall(
+        frame(_FIGURES, short), frame(_KERNELS), frame(_STEPS, STEPS), frame(_PARTS, *UNTOLD)
+    )
+    assert any("extends into the next" in note for note in loss_notes(frame(_FIGURES, short), rows))
 
 
 def test_without_a_peak_nothing_is_said() -> None:
