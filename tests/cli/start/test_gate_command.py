@@ -34,11 +34,15 @@ def test_one_where_a_limit_is_broken(run: Run, sides: tuple[object, ...]) -> Non
     kept = run(*sides, *KEPT, "--json")
     assert kept.code == 0 and [row["verdict"] for row in kept.rows] == ["kept", "kept"]
     assert kept.json()["metric"] == "gate" and "warning" not in kept.err
-    broken = run(*sides, *KEPT, "--limit", "mfu=-1 point", *BROKEN[:1], "computing_time=+3 %")
+    chance = ("--limit", "free_time=+0.001 %")
+    broken = run(*sides, *KEPT, *chance, *BROKEN[:1], "computing_time=+3 %")
     assert broken.code == 1 and "broken: computing_time" in broken.err
     assert [line.split()[-1] for line in broken.out.splitlines()[-4:]] == [
-        "kept", "kept", "tell", "broken"  # MFU of two steps is not enough to tell
+        "kept", "kept", "tell", "broken"  # two steps are not enough to tell
     ]  # fmt: skip
+    # It loses 2.3 to 2.6 points, and steps hardly differ on the device.
+    lost = run(*sides, "--limit", "mfu=-1 point")
+    assert lost.code == 1 and "broken: mfu" in lost.err
 
 
 def test_backwards_nothing_is_broken(run: Run, stores: tuple[Path, Path]) -> None:
