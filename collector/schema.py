@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _READING_RULES = (
     "schema.sql", "text.sql", "groups.py", "schema.py", "selection.py", "discover/identity.py",
     "ingest/link.py", "ingest/link.sql", "ingest/read_rank.py",
-    "ingest/representatives.sql",
+    "ingest/representatives.sql", "step_segments.sql",
 )  # fmt: skip
 
 # What tables and summaries may be called.

@@ -9,17 +9,14 @@ one that ended last stays.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from ..model import RankSource
+from ..wall_clock import EPOCH_FROM_NS
 
-# Device clocks count from power-up; an epoch clock read after 2001 is past 10^18 ns.
-EPOCH_FROM_NS = 10**18
 UNDATED = "undated"
-_AHEAD_NS = 86_400 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +52,6 @@ class _Span:
             return 0
         latest_start = max(self.start_ns, other.start_ns)
         return max(0, min(self.end_ns, other.end_ns) - latest_start + 1)
-
-
-def wall_clock_ns(instant_ns: int | None) -> int | None:
-    """An instant of a wall clock; None of one that counts from power-up, and of one that is more
-    than a day ahead of ours: a host without a battery may believe to live in 2039."""
-    if instant_ns is None or instant_ns < EPOCH_FROM_NS:
-        return None
-    return instant_ns if instant_ns <= time.time_ns() + _AHEAD_NS else None
 
 
 def assign(sources: Iterable[RankSource], known: Iterable[KnownCapture] = ()) -> Assignment:

@@ -30,7 +30,7 @@ from npuscope.messages import Message
 
 from ..model import Framework, Role, SourceFile
 from ..small_files import open_regular, read_small
-from .captures import EPOCH_FROM_NS
+from ..wall_clock import EPOCH_FROM_NS
 from .database_facts import Row, ask
 from .msprof_layout import device_of
 

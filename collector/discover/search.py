@@ -27,7 +27,7 @@ from typing import TypeVar
 
 from npuscope.errors import TraceNotFound
 
-from ..ingest.damage import error_line
+from ..error_line import error_line
 from ..model import Framework, RankSource, Role, SourceFile
 from ..readers.metadata.profiler_metadata import read_metadata
 from . import cluster_outputs, kineto_files, lone_files, msprof_layout

@@ -28,11 +28,12 @@ from pathlib import Path
 import duckdb
 
 from .. import schema
-from ..discover.captures import EPOCH_FROM_NS
 from ..model import RankSource, ReadLog
 from ..readers.text.device_rows import drop_strange_rows
 from ..selection import Spans, spans_text
 from ..staging import has_table, is_empty, run, scalar
+from ..step_segments import cut_steps
+from ..wall_clock import EPOCH_FROM_NS
 
 # What torch_npu and MindSpore call a folder that nobody named: host, process, time.
 _UNNAMED = re.compile(r"(.+)_\d{1,10}_(?:\d{14}|\d{17})_ascend_(?:pt|ms)")
@@ -86,11 +87,6 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
             "communication tasks, but no operations with times: communication of the "
             "steps is unknown"
         )
-
-
-def cut_steps(con: duckdb.DuckDBPyConnection) -> None:
-    """Make `_step_segments` (start_ns, end_ns, step): to which step an instant belongs."""
-    run(con, schema.statements("ingest/link.sql")["step_segments"])
 
 
 def _replace(con: duckdb.DuckDBPyConnection, table: str, by: str, *, keep: bool = False) -> None:

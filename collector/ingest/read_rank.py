@@ -24,6 +24,7 @@ from npuscope.errors import TraceFormatError
 from npuscope.messages import stored
 
 from .. import schema
+from ..error_line import error_line
 from ..model import RankSource, ReadLog, storable
 from ..readers import unverified
 from ..readers.metadata.thread_nodes import fill_thread_nodes
@@ -56,7 +57,7 @@ from ..store.compact_files import Place
 from ..store.manifest import Manifest, SourceRecord, make_staging, rank_folder, read_manifest
 from ..store.segments import Summarise, in_generation, write_summaries, write_tables
 from ..store.space import is_out_of_space
-from .damage import changed_files, error_line, worse_than
+from .damage import changed_files, worse_than
 from .deadline import Deadline, OverTime, over_time, time_limit_s
 from .digests import digest_now
 from .link import cross_check, keep_steps, link

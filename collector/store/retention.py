@@ -23,8 +23,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..discover.captures import wall_clock_ns
 from ..small_files import decode, read_own
+from ..wall_clock import wall_clock_ns
 from .folder_handles import captures
 from .manifest import DROPPED, Manifest, capture_manifests, folder_value, update, write_atomically
 from .sweep import finish_drop, size_bytes

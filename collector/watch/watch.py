@@ -31,7 +31,7 @@ from npuscope.errors import StoreError, TraceNotFound
 
 from ..engines.local import cpu_count
 from ..engines.processes import Processes
-from ..ingest.damage import error_line
+from ..error_line import error_line
 from ..store.manifest import create_store
 from ..store.mirror import url_behind
 from ..store.space import is_out_of_space

@@ -11,7 +11,7 @@ from npuscope.errors import TraceNotFound
 
 from ..discover.search import Findings, search
 from ..engines.processes import LostWorker
-from ..ingest.damage import error_line
+from ..error_line import error_line
 from ..ingest.deadline import over_time
 from ..ingest.read_rank import RankOutcome, RankTask, limit_of, read_rank
 from ..readers.trust import Advance

@@ -18,7 +18,7 @@ from npuscope.analysis.flops.mfu import ModelUse
 from npuscope.analysis.metric import Gauge
 from npuscope.analysis.scope import ALL, JOB, Scope
 from npuscope.analysis.views import frame, open_views
-from npuscope.collector.discover.captures import EPOCH_FROM_NS
+from npuscope.collector.wall_clock import EPOCH_FROM_NS
 from npuscope.errors import TraceNotFound
 
 from ..whole_files import written

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from npuscope.collector.discover.captures import wall_clock_ns
 from npuscope.collector.store import mirror
 from npuscope.collector.store.compact_files import COMPACTED
 from npuscope.collector.store.manifest import (
@@ -20,6 +19,7 @@ from npuscope.collector.store.manifest import (
     capture_manifests,
     check_layout,
 )
+from npuscope.collector.wall_clock import wall_clock_ns
 
 # A slow rank is one for so many captures in a row.
 STEADY_CAPTURES = 5

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
-from npuscope.collector.discover.captures import EPOCH_FROM_NS
+from npuscope.collector.wall_clock import EPOCH_FROM_NS
 
 from ..locale.language import Say
 from ..theme import COMPUTING, FREE, MASKED, SERIES, kind_colour

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from npuscope.collector.discover.captures import EPOCH_FROM_NS
+from npuscope.collector.wall_clock import EPOCH_FROM_NS
 
 
 def utc(instant_ns: int) -> str | None:

@@ -33,7 +33,7 @@ from npuscope.analysis.report_rows import (
 )
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.wording import megabytes, ms, percent, plain, ranks_named, us
-from npuscope.collector.discover.captures import EPOCH_FROM_NS
+from npuscope.collector.wall_clock import EPOCH_FROM_NS
 from npuscope.messages import Message, joined
 
 from ..terminal.experts.expert_tables import layer_columns

@@ -29,10 +29,10 @@ import numpy as np
 import pyarrow as pa
 
 from ... import schema
-from ...ingest.link import cut_steps
 from ...literals import sql_literal
 from ...model import ReadLog
 from ...staging import parsed, run, scalar
+from ...step_segments import cut_steps
 from ..words import enumerate_words
 from .lookups import (
     build_group_hashes,
