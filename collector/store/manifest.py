@@ -320,6 +320,16 @@ def read_manifest(folder: Path) -> Manifest | None:
     return manifest if _is_of(manifest, folder) and _has_rows(manifest, batch) else None
 
 
+def summary_versions(found: Sequence[Manifest]) -> dict[str, str]:
+    """Summaries that all the ranks have in one version."""
+    shared: dict[str, str] = {}
+    for name in sorted({name for m in found for name in m.summaries}):
+        versions = {m.summaries[name].version if name in m.summaries else "" for m in found}
+        if len(versions) == 1:
+            shared[name] = versions.pop()
+    return shared
+
+
 def read_index(folder: Path) -> Index:
     """A capture's index; an empty one where there is none that can be read."""
     try:

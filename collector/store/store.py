@@ -51,6 +51,7 @@ from .manifest import (
     rank_folder,
     read_manifest,
     remove,
+    summary_versions,
     update,
     write_atomically,
     write_index,
@@ -129,14 +130,12 @@ def open(
 def opened_over(con: duckdb.DuckDBPyConnection, path: Path) -> list[Manifest]:
     """The ranks that `open(path)` gave a connection, which a new look may find replaced; of other
     connections those that the store has now."""
-    look = _LOOKS.get(con)
-    return manifests(path) if look is None else look.found
+    return _LOOKS[con].found if con in _LOOKS else manifests(path)
 
 
 def left_out(con: duckdb.DuckDBPyConnection) -> Mapping[tuple[str, str], str]:
     """By run and capture, what to tell of those that `open` left out as a file of them is torn."""
-    look = _LOOKS.get(con)
-    return {} if look is None else look.torn
+    return _LOOKS[con].torn if con in _LOOKS else {}
 
 
 def is_export(path: Path) -> bool:
@@ -241,16 +240,6 @@ def version(path: str | Path, found: Sequence[Manifest] | None = None) -> str:
     for folder in captures(Path(path)):
         state.update(f"{read_compacted(folder).id}\0".encode())
     return state.hexdigest()[:16]
-
-
-def summary_versions(found: Sequence[Manifest]) -> dict[str, str]:
-    """Summaries that all the ranks have in one version."""
-    shared: dict[str, str] = {}
-    for name in sorted({name for m in found for name in m.summaries}):
-        versions = {m.summaries[name].version if name in m.summaries else "" for m in found}
-        if len(versions) == 1:
-            shared[name] = versions.pop()
-    return shared
 
 
 def over(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from npuscope.collector.store import store
+from npuscope.collector.store import manifest, store
 from npuscope.collector.store.manifest import manifests
 
 
@@ -12,7 +12,7 @@ def assert_equal_stores(one: Path, other: Path) -> int:
     """The same ranks, and in every table and summary the same rows; returns how many rows."""
     here, there = (manifests(path) for path in (one, other))
     assert [(m.run, m.capture, m.rank) for m in here] == [(m.run, m.capture, m.rank) for m in there]
-    assert store.summary_versions(here) == store.summary_versions(there)
+    assert manifest.summary_versions(here) == manifest.summary_versions(there)
     filled = {name for m in here for name in (*m.tables, *m.summaries)}
     rows = 0
     with store.open(one) as first, store.open(other) as second:
