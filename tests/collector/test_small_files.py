@@ -168,5 +168,5 @@ def test_a_rank_with_a_pipe_for_its_description_is_read(tmp_path: Path) -> None:
     )
     log = ReadLog()
     info = ended(lambda: read_info(source.paths("profiler_info")[0], log))
-    assert info.rank_id is None
+    assert info.level is None
     assert log.warnings == ["profiler_info_0.json: opening: it is not a regular file"]

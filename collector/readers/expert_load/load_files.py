@@ -26,7 +26,7 @@ class ExpertFacts:
     (inference, every rank counts what its slots got). `ranks_count` that were read, of
     `ranks_expected`. `experts_count`: logical experts of a layer in the whole model; `slots_count`
     of each rank. `is_physical`: 1 where `expert` is a slot's number, not a logical expert's.
-    `steps_per_dump`: decoding steps between two dumps. `micro_batches` of a step.
+    `micro_batches` of a step.
     """
 
     source: Literal["hook", "dump"]
@@ -36,7 +36,6 @@ class ExpertFacts:
     slots_count: int | None = None
     top_k: int | None = None
     is_physical: int = 0
-    steps_per_dump: int | None = None
     micro_batches: int | None = None
 
 

@@ -48,7 +48,6 @@ _Counts = npt.NDArray[np.int64]
 
 class _Config(msgspec.Struct):
     num_moe_layers: int | None = None
-    collection_Interval: int | None = None  # as MindIE spells it
     num_of_experts: int | None = None
     num_of_selected_experts: int | list[int] | None = None
     num_of_selected_expert: int | list[int] | None = None
@@ -339,7 +338,6 @@ def _facts(phases: Sequence[_Phase], config: _Config) -> ExpertFacts:
         slots_count=next(iter(first.loads.values())).shape[2],
         top_k=config.top_k,
         is_physical=int(any(phase.deployment is None for phase in phases)),
-        steps_per_dump=config.collection_Interval,
     )
 
 

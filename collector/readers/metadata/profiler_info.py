@@ -54,7 +54,6 @@ class ProfilerInfo:
     file says nothing of its configuration.
     """
 
-    rank_id: int | None = None
     device_id: int | None = None
     level: str | None = None
     aic_metrics: str | None = None
@@ -62,7 +61,6 @@ class ProfilerInfo:
     cann_version: str | None = None
     window_start_ns: int | None = None
     window_end_ns: int | None = None
-    export_types: tuple[str, ...] = ()
     schedule: tuple[tuple[str, int], ...] = ()
     options: dict[str, Option] | None = None
 
@@ -80,7 +78,6 @@ def read_info(path: str, log: ReadLog | None = None) -> ProfilerInfo:
     if end_ns is not None and not 0 < end_ns < 1 << 63:
         end_ns = None
     return ProfilerInfo(
-        rank_id=natural(info.get("rank_id")),
         device_id=natural(info.get("device_id")),
         level=level and ("Level_none" if level[1].lower() == "none" else f"Level{level[1]}"),
         aic_metrics=text(_setting(info, "aic_metrics")),
@@ -88,7 +85,6 @@ def read_info(path: str, log: ReadLog | None = None) -> ProfilerInfo:
         cann_version=_version(info, "cann_version"),
         window_start_ns=_window_start_ns(info, end_ns),
         window_end_ns=end_ns,
-        export_types=tuple(_texts(_setting(info, "export_type"))),
         schedule=tuple(_schedule(_setting(info, "schedule"))),
         options=_options(info),
     )
@@ -158,11 +154,6 @@ def _window_start_ns(info: Mapping[str, object], end_ns: int | None) -> int | No
 def _version(info: Mapping[str, object], *names: str) -> str | None:
     found = next((told for name in names if (told := text(info.get(name)))), None)
     return None if found is None or found.lower() == "not known" else found
-
-
-def _texts(value: object) -> list[str]:
-    values = value if isinstance(value, list) else [value]
-    return [told.lower() for item in values if (told := text(item))]
 
 
 def read(

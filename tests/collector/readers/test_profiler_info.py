@@ -32,10 +32,10 @@ def write(path: Path, content: Any) -> Path:
 def test_real_file_of_2025(real_data: Path) -> None:
     folder = real_data / "qwen3_pp2_dp2_text_level2" / "rank_0_ascend_pt"
     assert read_info(str(folder / "profiler_info_0.json")) == ProfilerInfo(
-        rank_id=0, device_id=None, level="Level2", aic_metrics="ACL_AICORE_PIPE_UTILIZATION",
+        device_id=None, level="Level2", aic_metrics="ACL_AICORE_PIPE_UTILIZATION",
         torch_npu_version="2.7.1", cann_version="8.3.RC1",
         window_start_ns=1764246878131995320 - (4699802061975030 - 4699801002845430),
-        window_end_ns=1764246878131995320, export_types=("text",),
+        window_end_ns=1764246878131995320,
         schedule=(("wait", 0), ("active", 1), ("warmup", 1), ("repeat", 1), ("skip_first", 12)),
         options={
             "activities": ["CPU", "NPU"], "record_shapes": True, "profile_memory": True,
@@ -124,7 +124,7 @@ def test_keys_of_2023(tmp_path: Path) -> None:
         "rank_id": 3,
     })  # fmt: skip
     assert read_info(str(path)) == ProfilerInfo(
-        rank_id=3, level="Level_none", aic_metrics="ACL_AICORE_NONE", export_types=("text",),
+        level="Level_none", aic_metrics="ACL_AICORE_NONE",
         schedule=(("wait", 1), ("active", 2), ("warmup", 0), ("repeat", 1), ("skip_first", 0)),
         options={
             "activities": ["CPU"], "profiler_level": "Level_none",
@@ -161,14 +161,12 @@ def test_options_are_a_closed_list_of_plain_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "field", "expected"),
     [
-        ({"rank_id": "12"}, "rank_id", 12), ({"rank_id": -1}, "rank_id", None),
-        ({"rank_id": "x"}, "rank_id", None), ({"rank_id": True}, "rank_id", None),
-        ({"rank_id": 2**40}, "rank_id", None),
+        ({"device_id": "12"}, "device_id", 12), ({"device_id": -1}, "device_id", None),
+        ({"device_id": "x"}, "device_id", None), ({"device_id": True}, "device_id", None),
+        ({"device_id": 2**40}, "device_id", None),
         ({"torch_npu_version": "not known"}, "torch_npu_version", None),
         ({"cann_version": ""}, "cann_version", None),
         ({"cann_version": "\"8.0.RC2\""}, "cann_version", "8.0.RC2"),
-        ({"config": {"experimental_config": {"_export_type": ["Db", "Text"]}}}, "export_types",
-         ("db", "text")),
         ({"config": {"experimental_config": {"profiler_level": "ProfilerLevel.Level1"}}}, "level",
          "Level1"),
         ({"config": {"common_config": {"schedule": None}}}, "schedule", ()),
@@ -207,8 +205,8 @@ def test_empty_and_marked_files(tmp_path: Path) -> None:
     log = ReadLog()
     assert read_info(str(path), log) == ProfilerInfo()
     assert log.damaged == {str(path): "JSON: empty file"}
-    path.write_bytes(b'\xef\xbb\xbf{"rank_id": "5"}')
-    assert read_info(str(path), ReadLog()).rank_id == 5
+    path.write_bytes(b'\xef\xbb\xbf{"device_id": "5"}')
+    assert read_info(str(path), ReadLog()).device_id == 5
 
 
 GROUPS = {
