@@ -92,15 +92,19 @@ def compact(
 ) -> list[Compaction]:
     """Merge what is smaller than half of `target_bytes`, capture by capture.
 
-    Returns the captures in which anything was merged. Raises StoreError where the store cannot be
-    written or its disk is full; what was merged before stays.
+    Returns the captures in which anything was merged. Raises StoreError where its disk is full, and
+    after all others where a capture is damaged or cannot be written; what was merged stays.
     """
     mirror.refresh(store, is_needed=True)
     create_store(store)
     compactions: list[Compaction] = []
+    faults: list[str] = []
     for folder in captures(store):
+        compaction = None
         try:
             compaction = _again(folder, target_bytes, memory_bytes)
+        except StoreError as error:
+            faults.append(str(error))
         except (OSError, duckdb.Error) as error:
             if is_out_of_space(error):
                 raise StoreError(
@@ -108,10 +112,12 @@ def compact(
                     " both kept for a day; nothing was lost, free some space and try again"
                 ) from error
             reason = error.strerror if isinstance(error, OSError) else None
-            raise StoreError(f"{folder}: cannot be compacted: {reason or error}") from error
+            faults.append(f"{folder}: cannot be compacted: {reason or error}")
         if compaction:
             compactions.append(compaction)
             done(compaction)
+    if faults:
+        raise StoreError("; ".join(faults))
     return compactions
 
 

@@ -202,19 +202,21 @@ def compact(
         say(f"{'would drop' if dry_run else 'dropped'} {told}")
     if dry_run:
         return
-    merged = merge(
-        store,
-        memory_bytes=parse_size(memory) if memory else MEMORY_BYTES,
-        done=lambda one: say(
-            f"{one.run}, {one.capture}: {one.files_before} files of {one.rank_count} rank(s)"
-            f" merged into {one.files_after} ({size_text(one.size_bytes)})"
-        ),
-    )
-    if not merged and not going:
-        say(f"{store}: nothing to merge")
-    freed_bytes = sweep(store, grace_s=grace_minutes * 60)
-    if freed_bytes:
-        say(f"{store}: {size_text(freed_bytes)} of unused files removed")
+    try:
+        merged = merge(
+            store,
+            memory_bytes=parse_size(memory) if memory else MEMORY_BYTES,
+            done=lambda one: say(
+                f"{one.run}, {one.capture}: {one.files_before} files of {one.rank_count} rank(s)"
+                f" merged into {one.files_after} ({size_text(one.size_bytes)})"
+            ),
+        )
+        if not merged and not going:
+            say(f"{store}: nothing to merge")
+    finally:  # what is damaged must not keep a full disk full
+        freed_bytes = sweep(store, grace_s=grace_minutes * 60)
+        if freed_bytes:
+            say(f"{store}: {size_text(freed_bytes)} of unused files removed")
 
 
 def store_list(json: Json = False) -> None:

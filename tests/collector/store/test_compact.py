@@ -94,7 +94,7 @@ def test_the_same_rows_in_fewer_files(target: Path) -> None:
     assert store.version(target) != version, "connections that were kept for the rows go"
 
 
-def test_what_was_changed_behind_our_back_is_found_and_not_merged(target: Path) -> None:
+def test_what_was_changed_behind_our_back_is_found_and_not_merged(once: Path, target: Path) -> None:
     def change(file: Path) -> None:
         content = bytearray(file.read_bytes())
         content[len(content) // 3] ^= 4
@@ -114,6 +114,12 @@ def test_what_was_changed_behind_our_back_is_found_and_not_merged(target: Path) 
     with pytest.raises(StoreError, match=r"nothing is merged: .*rank=2/.*kernels\.parquet"):
         compact(target)
     assert files(target) == before
+    ingest(once / "source", target, run="later", summarise=summarise)
+    with pytest.raises(StoreError, match=r"^nothing is merged: .*rank=2/.*kernels\.parquet"):
+        compact(target)
+    merged = {file.split("/")[0] for file in files(target) if "/compact-" in file}
+    assert merged == {"run=later"}, "one that is damaged keeps no other from being merged"
+    shutil.rmtree(target / "run=later")
     file.write_bytes(whole)
     compact(target)
     assert damaged() == set()
