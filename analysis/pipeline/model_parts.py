@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ..replay.operations import Operations
+from ..replay.operations import WITHIN, Operations
 from ..replay.points import Integers
 from .orders.other_orders import Part
 
@@ -77,58 +77,64 @@ def _main_stream(ops: Operations, kernels: Integers) -> int:
 def parts(ops: Operations, seen: Sequence[Look], places: int) -> tuple[Part, ...] | None:
     """The model in parts that are not cut; None where layers of forward and backward passes are not
     told apart."""
-    forward, backward = (_cuts(ops, seen, kind, places) for kind in ("F", "BW"))
+    forward = _cuts(ops, seen, "F", places)
+    # Those for inputs alone are where some backward is whole alike.
+    backward = _cuts(ops, seen, "BW", places) or _cuts(ops, seen, "B", places)
     if forward is None or backward is None:
         return None
     found: list[Part] = []
     for place in range(places):
         (f_shares, f_layers), (b_shares, b_layers) = forward[place], backward[place]
-        b_shares, b_layers = b_shares[::-1], b_layers[::-1]  # a backward begins with the last layer
         if sum(f_layers) != sum(b_layers) or not sum(f_layers):
             return None
-        found += _joined(place, (f_shares, f_layers), (b_shares, b_layers))
+        # A backward begins with the last layer: what is behind a part in it is before it here.
+        lengths, pauses = [one[::-1] for one in b_shares]
+        b_shares = (lengths, [*pauses[1:], pauses[0]])
+        found += _joined(place, (f_shares, f_layers), (b_shares, b_layers[::-1]))
     return tuple(found)
 
 
+Shares = tuple[list[float], list[float]]  # of a pass: its parts, and what is behind each
+
+
 def _joined(
-    place: int,
-    forward: tuple[Sequence[float], Sequence[bool]],
-    backward: tuple[Sequence[float], Sequence[bool]],
+    place: int, forward: tuple[Shares, list[bool]], backward: tuple[Shares, list[bool]]
 ) -> list[Part]:
     """Layers of both ways, what is before, between and after them."""
-    sums: list[tuple[list[float], list[float]]] = []
+    sums: list[tuple[list[tuple[float, float]], list[tuple[float, float]]]] = []
     for shares, are_layers in (forward, backward):
-        layers: list[float] = []
-        others = [0.0]
-        for share, is_layer in zip(shares, are_layers, strict=True):
+        layers: list[tuple[float, float]] = []
+        others = [(0.0, 0.0)]
+        for share, pause, is_layer in zip(*shares, are_layers, strict=True):
             if is_layer:
-                layers.append(share)
-                others.append(0.0)
+                layers.append((share, pause))
+                others.append((0.0, 0.0))
             else:
-                others[-1] += share
+                others[-1] = (share, pause)
         sums.append((layers, others))
     (f_layers, f_others), (b_layers, b_others) = sums
     found = []
-    for at in range(len(f_others)):
-        if f_others[at] or b_others[at]:
-            found.append(Part(place, f_others[at], b_others[at], is_layer=False))
+    for at, (one, other) in enumerate(zip(f_others, b_others, strict=True)):
+        if one[0] or other[0]:
+            found.append(Part(place, one[0], other[0], False, one[1], other[1]))
         if at < len(f_layers):
-            found.append(Part(place, f_layers[at], b_layers[at]))
+            (share, pause), (other_share, other_pause) = f_layers[at], b_layers[at]
+            found.append(Part(place, share, other_share, True, pause, other_pause))
     return found
 
 
 def _cuts(
     ops: Operations, seen: Sequence[Look], kind: str, places: int
-) -> list[tuple[list[float], list[bool]]] | None:
-    """Of each place: shares of its pass and which of them are layers, in order of time."""
+) -> list[tuple[Shares, list[bool]]] | None:
+    """Of each place: shares of its pass and which of its parts are layers, in order of time."""
     told = layers_of(ops, seen, kind, places)
     if told is None:
         return None
     found = []
     for place in range(places):
         bounds, are_layers, alike = told[place]
-        shares = [_shares(ops, one, bounds) for one in alike]
-        found.append((np.mean(shares, axis=0).tolist(), are_layers))
+        lengths, pauses = np.mean([_shares(ops, one, bounds) for one in alike], axis=0).tolist()
+        found.append(((lengths, pauses), are_layers))
     return found
 
 
@@ -214,11 +220,29 @@ def _occurrences(word: NDArray[np.int32], layer: bytes) -> tuple[list[int], list
 
 
 def _shares(ops: Operations, one: Look, bounds: Sequence[int]) -> NDArray[np.float64]:
-    """Shares of a pass between the first kernels of its parts."""
-    at = ops.start[one.kernels[list(bounds)]].astype(np.float64)
-    at[0] = one.start
-    found: NDArray[np.float64] = np.diff(np.append(at, one.end)) / (one.end - one.start)
-    return found
+    """Shares of a pass: of its parts, each from its first kernel to its last one, and of what is
+    behind each until the next begins (the last one: until what it sends to ranks that share its
+    micro-batches is there), as a layer ends with a sum over them that the next one waits for."""
+    starts = ops.start[one.kernels[list(bounds)]]
+    starts[0] = one.start
+    last = one.kernels[[*(at - 1 for at in bounds[1:]), -1]]
+    ends = ops.start[last] + ops.dur[last]
+    ends[-1] = one.end
+    after = np.append(starts[1:], one.end + _tail_ns(ops, one))
+    return np.stack([ends - starts, after - ends]) / (one.end - one.start)
+
+
+def _tail_ns(ops: Operations, one: Look) -> int:
+    """How long communication within a micro-batch goes on that begins behind the last kernel of a
+    pass: before another kernel of that stream has ended, which is of another pass."""
+    low, high = np.searchsorted(ops.rank, (rank := ops.ranks.index(one.rank), rank + 1))
+    own = np.arange(low, high)
+    own = own[ops.start[own] >= one.end]
+    next_ = own[~ops.is_communication[own] & (ops.stream[own] == ops.stream[one.kernels[-1]])][:1]
+    until = ops.start[next_[0]] + ops.dur[next_[0]] if len(next_) else np.iinfo(np.int64).max
+    kinds = [at for at, name in enumerate(ops.kinds) if name in WITHIN and name != "pp"]
+    own = own[(ops.start[own] < until) & np.isin(ops.kind[own], kinds) & ops.is_communication[own]]
+    return int((ops.start[own] + ops.dur[own]).max()) - one.end if len(own) else 0
 
 
 def weight_shares(ops: Operations, seen: Sequence[Look], places: int) -> tuple[float, ...] | None:

@@ -200,8 +200,11 @@ def placed_layers(job: Ready, limit_bytes: float | None) -> Asked:
     each = [sum(one.is_layer for one in facts.parts if one.place == place)
             for place in range(found.places)]  # fmt: skip
     for part in facts.parts:
-        spent = means[0][part.place] * part.forward + means[1][part.place] * part.backward
-        keeps = kept[part.place] * part.forward
+        forward, backward = (
+            part.forward + part.forward_pause, part.backward + part.backward_pause
+        )  # fmt: skip
+        spent = means[0][part.place] * forward + means[1][part.place] * backward
+        keeps = kept[part.place] * forward
         if part.is_layer:
             times.append(spent + before[0])
             stays = job.end_bytes[part.place] / each[part.place] if job.end_bytes else 0.0

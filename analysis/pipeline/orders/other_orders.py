@@ -27,15 +27,18 @@ _SHARES = 21  # executions with none to all of what pairs save
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the model that is not cut: share of the passes of the measured place it is in.
+    """A part of the model that is not cut: shares of the passes of the measured place it is in.
 
-    bytes: that it keeps for the backward of one micro-batch; None: unknown.
+    forward_pause, backward_pause: between it and the next part, where that is on the same place.
+    Where the model is cut, what these wait for is in what lies between passes.
     """
 
     place: int
     forward: float
     backward: float
     is_layer: bool = True
+    forward_pause: float = 0.0
+    backward_pause: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +122,17 @@ def split(measured: Measured, facts: Facts, places: int,
         )  # fmt: skip
     place_of = np.repeat(np.arange(places), layers)
     found = np.zeros((2, places, measured.places))
+    ats: list[int] = []
     seen = 0
     for part in parts:
-        at = place_of[min(seen, len(place_of) - 1)] if part.is_layer else (
-            place_of[max(seen - 1, 0)] if seen else 0)  # fmt: skip
-        found[:, at, part.place] += (part.forward, part.backward)
+        ats.append(
+            int(place_of[min(seen, len(place_of) - 1) if part.is_layer else max(seen - 1, 0)])
+        )
+        found[:, ats[-1], part.place] += (part.forward, part.backward)
         seen += part.is_layer
+    for at, then, part in zip(ats, ats[1:], parts, strict=False):
+        if at == then:
+            found[:, at, part.place] += (part.forward_pause, part.backward_pause)
     return found
 
 
@@ -356,7 +364,8 @@ def held(measured: Measured, facts: Facts, tried: Tried) -> tuple[list[float], l
     count = [float(schedule.share * held_at_most(one, {})) for one in its]
     if facts.kept_bytes is None:
         return count, [None] * len(its)
-    kept = split(measured, facts, len(schedule.routes[0]), tried.layers)[0] @ facts.kept_bytes
+    shares = split(measured, facts, len(schedule.routes[0]), tried.layers)[0]
+    kept = shares / shares.sum(axis=0) @ facts.kept_bytes  # nothing is kept of pauses
     sizes: list[dict[int, float]] = [{} for _ in its]
     for route in schedule.routes:
         for place, (device, chunk) in enumerate(route):

@@ -129,6 +129,26 @@ def test_few_micro_batches_and_slow_ranks_tell_it_too(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("base", "word", "changes"),
+    [
+        (DEEP, "zb-v", {"schedule": "zb-v", "micro_batches": 8}),
+        (replace(SMALL, seed=21), "vpp:2", {"schedule": "interleaved", "chunks": 2}),
+        (replace(SMALL, seed=17, schedule="interleaved", chunks=2), "1f1b",
+         {"schedule": "1f1b", "chunks": 1}),
+        (replace(DEEP, dp=1, ep=1, seed=18, schedule="zb-v", micro_batches=8), "1f1b",
+         {"schedule": "1f1b"}),
+    ],
+)  # fmt: skip
+def test_what_layers_wait_for_is_within_passes_or_between_them_as_these_are_cut(
+    base: Job, word: str, changes: dict[str, Any]
+) -> None:
+    """Each layer ends with a sum over tensor-parallel ranks: the next one waits for it in its pass,
+    the next place before its own, which counts once."""
+    check(replace(base, tp=2, sequence=4096), word, **changes)
+
+
+@pytest.mark.slow
 def test_the_range_of_many_micro_batches_that_repeat_two_holds_what_they_take() -> None:
     check(COMMITTED, "1f1b", micro_batches=16)
 
