@@ -91,12 +91,12 @@ def _places(kept: pl.DataFrame, whole: dict[tuple[int, int], list[Piece]]) -> pl
 
 
 def _with_whole_backwards(kept: pl.DataFrame, piece: pl.Series) -> pl.DataFrame:
-    """With `is_weight` also where no shapes tell: some passes of a lane leave weights to passes of
+    """With `is_weight` also where no sizes tell: some passes of a lane leave weights to passes of
     their own, and a backward with more products for each of its own forward (by sequence numbers)
     than those makes gradients of weights itself."""
     rows = kept.with_columns(piece=piece).filter(pl.col("piece") >= 0, pl.col("is_product"))
     is_unknown = rows.group_by("lane").agg(
-        is_unknown=pl.col("shapes").is_null().all() & pl.col("direction").eq(WEIGHTS).any()
+        is_unknown=(~pl.col("is_sized")).all() & pl.col("direction").eq(WEIGHTS).any()
     )
     rows = rows.join(is_unknown.filter("is_unknown"), on="lane", how="semi")
     if rows.is_empty():

@@ -74,7 +74,8 @@ def operators(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.Data
 
 def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
     """Kernels with `direction` (F, B, W) and `basis` (marks, operators or names), `is_cube`,
-    `is_weight` (a product for the gradient of a weight) and `row`, their place in that order.
+    `is_weight` (a product for the gradient of a weight; by its sizes where `is_sized`) and `row`,
+    their place in that order.
 
     `kernels`: lane (rank and step), order (of the program, else of time), type, name, core, shapes,
     operator, thread, sequence, forward_thread, mark, mark_number.
@@ -162,7 +163,7 @@ def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
 
 def _with_weights(found: pl.DataFrame) -> pl.DataFrame:
     """With `is_weight`: a product of two matrices that adds up over tokens, and cannot be another;
-    tokens are the commonest first size of a product."""
+    tokens are the commonest first size of a product. And `is_sized`: whether sizes tell it."""
     cube = found.filter("is_product").select(
         pl.col("dims").list.first().str.split(",").list.first()
     )
@@ -177,21 +178,23 @@ def _with_weights(found: pl.DataFrame) -> pl.DataFrame:
     is_weight = (pl.col("is_product") & is_tokens & ~is_other).fill_null(value=False)
     found = found.with_columns(is_weight=is_weight)
     share = found.filter("is_product")["is_weight"].mean()
+    tells = isinstance(share, float) and 0 < share < _MOST_WEIGHTS
     return found.with_columns(
-        pl.col("is_weight") & pl.lit(isinstance(share, float) and share < _MOST_WEIGHTS)
+        pl.col("is_weight") & pl.lit(tells),
+        is_sized=pl.col("shapes").is_not_null() & pl.lit(tells),
     )
 
 
 def _with_unrecorded(found: pl.DataFrame) -> pl.DataFrame:
-    """With `is_weight` also where shapes were not recorded: a product that no gradient is recorded
-    for (its operator has no number), where most forward operators have one."""
+    """With `is_weight` also where sizes do not tell it: a product that no gradient is recorded for
+    (its operator has no number), where most forward operators have one."""
     is_forward = pl.col("seed") == FORWARD
     numbered = pl.col("sequence").is_not_null().filter(is_forward).mean().over("rank")
     return found.with_columns(
         is_weight=pl.col("is_weight")
         | (
             pl.col("is_product")
-            & pl.col("shapes").is_null()
+            & ~pl.col("is_sized")
             & is_forward
             & pl.col("sequence").is_null()
             & (numbered > _NUMBERED)

@@ -247,37 +247,59 @@ def _tail_ns(ops: Operations, one: Look) -> int:
 
 def weight_shares(ops: Operations, seen: Sequence[Look], places: int) -> tuple[float, ...] | None:
     """By place the share of a backward that its products for gradients of weights take: those with
-    the tokens in both inputs; where shapes do not tell, as long as the products of the forward,
-    which have as many FLOPs. None where no products are told."""
+    the tokens in both inputs; where shapes do not tell, what products take longer than those of the
+    forward. None where no products are told."""
     is_product = np.array([any(word in name.lower() for word in _PRODUCTS) for name in ops.types])
     shapes = ops.names["shapes"] if "shapes" in ops.names.columns else None
     found = []
     for place in range(places):
-        forward = [one for one in seen if (one.place, one.kind) == (place, "F")]
-        backward = [one for one in seen if (one.place, one.kind) == (place, "BW")]
-        if not forward or not backward:
+        forward, backward = (
+            [one for one in seen if (one.place, one.kind) == (place, kind)] for kind in ("F", "BW")
+        )
+        pairs = list(zip(forward, backward, strict=False))
+        if not pairs:
             return None
-        pairs = [(one, one.kernels[is_product[ops.type[one.kernels]]])
-                 for one in (*forward, *backward)]  # fmt: skip
-        (products, gradients) = pairs[: len(forward)], pairs[len(forward) :]
-        spent = sum(one.end - one.start for one, _ in gradients)
         weights = 0.0
         if shapes is not None:
-            tokens = {dims[0][0] for _, at in products for dims in _dims(shapes, at) if dims}
+            products, gradients = (
+                [one.kernels[is_product[ops.type[one.kernels]]] for one in its]
+                for its in zip(*pairs, strict=True)
+            )
+            tokens = {dims[0][0] for at in products for dims in _dims(shapes, at) if dims}
             weights = sum(
                 float(ops.dur[at][[_has(dims, tokens) for dims in _dims(shapes, at)]].sum())
-                for _, at in gradients
+                for at in gradients
                 if len(at)
             )
-            if any(_has(dims, tokens) for _, at in products for dims in _dims(shapes, at)):
+            if any(_has(dims, tokens) for at in products for dims in _dims(shapes, at)):
                 weights = 0.0  # some width is as many as the tokens
+        weights = weights or sum(_longer(ops, is_product, *pair) for pair in pairs)
         if not weights:
-            mean = np.mean([float(ops.dur[at].sum()) for _, at in products])
-            weights = float(mean) * len(gradients)
-        if not weights or not spent:
             return None
-        found.append(min(weights / spent, 0.95))
+        found.append(min(weights / sum(one.end - one.start for _, one in pairs), 0.95))
     return tuple(found)
+
+
+def _longer(ops: Operations, is_product: NDArray[np.bool_], forward: Look, backward: Look) -> float:
+    """What products of a backward take longer than those of its forward, by the sizes they have.
+
+    The one for the gradient of an input, and that for a gradient of weights, have the sizes and the
+    FLOPs of the forward's. Forwards that run again are told by types whose gradients are others.
+    """
+    shapes = ops.names["shapes"] if "shapes" in ops.names.columns else None
+    seeds = [at for at, name in enumerate(ops.types) if f"{name}Grad" in ops.types]
+    counts = [np.bincount(ops.type[one.kernels], minlength=len(ops.types))[seeds]
+              for one in (forward, backward)]  # fmt: skip
+    ran = counts[0] > 0
+    again = float((counts[1][ran] / counts[0][ran]).min()) if ran.any() else 0.0
+    times: dict[frozenset[str], list[float]] = {}
+    for way, one in enumerate((forward, backward)):
+        at = one.kernels[is_product[ops.type[one.kernels]]]
+        every = [[]] * len(at) if shapes is None else _dims(shapes, at)
+        for dims, ns in zip(every, ops.dur[at].tolist(), strict=True):
+            sizes = frozenset(size for its in dims for size in its[-2:])
+            times.setdefault(sizes, [0.0, 0.0])[way] += ns
+    return sum(min(max(back - (1 + again) * ns, 0.0), ns) for ns, back in times.values())
 
 
 def _dims(shapes: pl.Series, at: Integers) -> list[list[list[str]]]:

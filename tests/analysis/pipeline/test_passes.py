@@ -104,6 +104,15 @@ def test_weight_gradients_are_told_apart_without_shapes(name: str) -> None:
     assert (named.name, named.confidence, named.micro_batches) == (name, "high", 4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["zb-h1", "dualpipev", "1f1b"])
+def test_weight_gradients_are_told_apart_where_tokens_are_as_many_as_features(name: str) -> None:
+    job = Job(pp=2, tp=2, dp=1, ep=1, layers=8, micro_batches=4, steps=1, schedule=name, noise=0.03)
+    assert job.sequence // job.tp == job.hidden
+    told = judged(job, recognised(job))
+    assert (told.name, told.confidence) == (name, "high") and told.is_exact
+
+
 def test_a_pair_without_transfers_is_a_forward_and_a_backward() -> None:
     """As a trace of one rank of which the middle of overlapped chunks was recorded."""
     job = Job(pp=2, dp=1, ep=1, layers=4, micro_batches=4, steps=1, schedule="fb-overlap")

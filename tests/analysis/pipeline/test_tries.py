@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pytest
 
 from npuscope.analysis.pipeline import tries
@@ -146,6 +147,32 @@ def test_what_layers_wait_for_is_within_passes_or_between_them_as_these_are_cut(
     """Each layer ends with a sum over tensor-parallel ranks: the next one waits for it in its pass,
     the next place before its own, which counts once."""
     check(replace(base, tp=2, sequence=4096), word, **changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize(("sequence", "experts"), [(2048, 8), (4096, 0)])
+def test_weight_gradients_take_what_passes_of_their_own_would(
+    recompute: str, sequence: int, experts: int
+) -> None:
+    """By sizes, also where tokens are as many as features; nearly so where no sizes were recorded
+    (the last stage has the head, whose gradient the jobs make of inputs alone)."""
+    job = replace(
+        DEEP, tp=2, dp=1, ep=1, micro_batches=8, sequence=sequence, experts=experts,
+        recompute=recompute,
+    )  # fmt: skip
+    apart = job_of(replace(job, schedule="zb-h1")).measured.alone_ns
+    true = np.nanmean(apart["W"], axis=(1, 2)) / np.nanmean(apart["BW"], axis=(1, 2))
+    assert job_of(job).facts.weight_share == pytest.approx(true, rel=0.08)
+    unknown = of_tables(tables(job, "update kernels set input_shapes = null")).facts.weight_share
+    assert unknown is not None and unknown[:-1] == pytest.approx(true[:-1], rel=0.3)
+
+
+@pytest.mark.slow
+def test_tokens_that_are_as_many_as_features_change_no_prediction() -> None:
+    base = replace(DEEP, tp=2, dp=1, ep=1, micro_batches=8)
+    check(base, "zb-h1", schedule="zb-h1")
+    check(base, "zb-v", schedule="zb-v")
 
 
 @pytest.mark.slow
