@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .execution import Times
+from .orders.other_orders import Part
 
 Floats = NDArray[np.float64]
 
@@ -60,3 +64,37 @@ def _cut(
     for place in reversed(before):
         bounds.append(int(place[bounds[-1]]))
     return float(best[count]), bounds[::-1]
+
+
+def layer_costs(
+    parts: Sequence[Part],
+    means_ns: Sequence[Times],
+    kept_bytes: Sequence[float],
+    end_bytes: Sequence[float],
+) -> tuple[list[float], list[list[float]]]:
+    """Of layers, each with what is no layer before the first or behind it: what a micro-batch
+    takes, and the bytes that stay at the end of a step and that a micro-batch keeps.
+
+    By measured place: means_ns of forwards and of backwards, kept_bytes, end_bytes (empty:
+    unknown).
+    """
+    times: list[float] = []
+    bytes_: list[list[float]] = []
+    before = [0.0, 0.0]
+    each = Counter(one.place for one in parts if one.is_layer)
+    for part in parts:
+        forward = part.forward + part.forward_pause
+        backward = part.backward + part.backward_pause
+        spent = means_ns[0][part.place] * forward + means_ns[1][part.place] * backward
+        keeps = kept_bytes[part.place] * forward
+        if part.is_layer:
+            times.append(spent + before[0])
+            stays = end_bytes[part.place] / each[part.place] if end_bytes else 0.0
+            bytes_.append([stays, keeps + before[1]])
+            before = [0.0, 0.0]
+        elif times:
+            times[-1] += spent
+            bytes_[-1][1] += keeps
+        else:
+            before = [before[0] + spent, before[1] + keeps]
+    return times, bytes_

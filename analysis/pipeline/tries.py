@@ -24,7 +24,7 @@ from .orders.gradients import makes_weights_apart, reduced
 from .orders.order_file import read_order
 from .orders.other_orders import Facts, Tried, held, needed_overlap, run
 from .passes import Pipeline
-from .placement import place_layers
+from .placement import layer_costs, place_layers
 from .schedules import Schedule, schedule
 from .slowness import slow_shares
 
@@ -194,27 +194,7 @@ def placed_layers(job: Ready, limit_bytes: float | None) -> Asked:
         raise CannotAnswer(Message("the layers of the model were not told apart in the passes"))
     means = [np.nanmean(found.alone_ns[kind], axis=(1, 2)) for kind in ("F", "BW")]
     kept = facts.kept_bytes or (0.0,) * found.places
-    times: list[float] = []
-    bytes_: list[list[float]] = []
-    before = [0.0, 0.0]
-    each = [sum(one.is_layer for one in facts.parts if one.place == place)
-            for place in range(found.places)]  # fmt: skip
-    for part in facts.parts:
-        forward, backward = (
-            part.forward + part.forward_pause, part.backward + part.backward_pause
-        )  # fmt: skip
-        spent = means[0][part.place] * forward + means[1][part.place] * backward
-        keeps = kept[part.place] * forward
-        if part.is_layer:
-            times.append(spent + before[0])
-            stays = job.end_bytes[part.place] / each[part.place] if job.end_bytes else 0.0
-            bytes_.append([stays, keeps + before[1]])
-            before = [0.0, 0.0]
-        elif times:
-            times[-1] += spent
-            bytes_[-1][1] += keeps
-        else:
-            before = [before[0] + spent, before[1] + keeps]
+    times, bytes_ = layer_costs(facts.parts, means, kept, job.end_bytes)
     needed = limits = None
     if limit_bytes is not None:
         if not job.end_bytes or facts.kept_bytes is None:
@@ -294,14 +274,16 @@ def those_that_go(
 # takes its share of what the same layers took, but what slow ranks make of it stays with these; the
 # step takes as much longer or shorter. 1F1B alone sends before it receives as it fills and drains.
 # Where gradients of weights are made in passes of their own, and were not, or the other way round,
-# or chunks are more or fewer, what reducing them then takes longer or shorter behind the last pass
-# counts, too: with each reduction as long as measured and ready at the same share of these passes.
+# chunks are more or fewer, or layers move, what reducing them then takes longer or shorter behind
+# the last pass counts, too: with each reduction of as many layers as long as measured and ready at
+# the same share of these passes.
 # Further micro-batches repeat the measured ones. The range holds that error, half a per cent of the
 # step, a per cent of the predicted step for the share of micro-batches that repeat, what steps
 # differ, a quarter of the time of weight gradients where they were not measured apart, a quarter of
-# what slow ranks make of passes where layers move, that gradients are ready for reducing with the
-# first or the last kernel of these passes (with more chunks the first, with fewer the last), and,
-# where forward and backward are to run beside each other and did not, that nothing is hidden.
+# what slow ranks make of passes where layers move, that reductions that come or go then are the
+# first or the last ones, that gradients are ready for reducing with the first or the last kernel of
+# these passes (with more chunks the first, with fewer the last), and, where forward and backward
+# are to run beside each other and did not, that nothing is hidden.
 #
 # title: Other schedules of a pipeline
 # meaning: Step, bubble and memory under other orders of the passes, executed with measured times.

@@ -11,7 +11,7 @@ short, little is left to be beside:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -40,6 +40,26 @@ class Reduced:
     column: NDArray[np.int64]
     ready: Times
     took_ns: Times
+
+    def moved(self, layer_ratio: Times, end: int | None = None) -> Reduced:
+        """Where devices have so many layers, and gradients, for one that they had: each reduction
+        takes as much longer or shorter; with `end`, the first (0, which are then ready earlier) or
+        the last ones (-1) alone."""
+        took_ns, ready = self.took_ns, self.ready
+        done = np.cumsum(took_ns, axis=1)
+        total = done[:, -1:] * layer_ratio[self.device, None]
+        if end is None:
+            took_ns = took_ns * layer_ratio[self.device, None]
+        elif end == 0:
+            took_ns = np.diff(np.maximum(done + total - done[:, -1:], 0.0), axis=1, prepend=0.0)
+            sooner = ready[:, 0] / np.maximum(layer_ratio[self.device], 1.0)
+            ready = np.column_stack([np.where(ready[:, 0] < 1, sooner, 1.0), ready[:, 1:]])
+        else:
+            is_last = done == done[:, -1:]
+            took_ns = np.diff(
+                np.where(is_last, total, np.minimum(done, total)), axis=1, prepend=0.0
+            )
+        return replace(self, ready=ready, took_ns=took_ns)
 
     def behind(self, window_ns: Times, ready: float | None = None) -> Times:
         """By device and column when the last reduction ends, from the end of the last pass on.

@@ -108,18 +108,7 @@ def split(measured: Measured, facts: Facts, places: int,
     if layers is None and places == measured.places:
         return np.stack([np.eye(places)] * 2)
     parts = facts.parts or _even_parts(measured.places, places)
-    numbers = [at for at, part in enumerate(parts) if part.is_layer]
-    if layers is None:
-        each, more = divmod(len(numbers), places)
-        layers = [each + (place < more) for place in range(places)]
-    if sum(layers) != len(numbers) or min(layers) < 1:
-        raise CannotAnswer(
-            Message(
-                "{chunks} chunks need as many layers, and {layers} were told apart: choose fewer"
-                " chunks",
-                chunks=places, layers=len(numbers),
-            )
-        )  # fmt: skip
+    layers = _layers(parts, places, layers)
     place_of = np.repeat(np.arange(places), layers)
     found = np.zeros((2, places, measured.places))
     ats: list[int] = []
@@ -133,6 +122,40 @@ def split(measured: Measured, facts: Facts, places: int,
     for at, then, part in zip(ats, ats[1:], parts, strict=False):
         if at == then:
             found[:, at, part.place] += (part.forward_pause, part.backward_pause)
+    return found
+
+
+def _layers(parts: Sequence[Part], places: int, layers: Sequence[int] | None) -> Sequence[int]:
+    """How many layers each place gets, as even as can be where that is not said."""
+    count = sum(part.is_layer for part in parts)
+    if layers is None:
+        each, more = divmod(count, places)
+        layers = [each + (place < more) for place in range(places)]
+    if sum(layers) != count or min(layers) < 1:
+        raise CannotAnswer(
+            Message(
+                "{chunks} chunks need as many layers, and {layers} were told apart: choose fewer"
+                " chunks",
+                chunks=places, layers=count,
+            )
+        )  # fmt: skip
+    return layers
+
+
+def layer_ratios(
+    measured: Measured, facts: Facts, schedule: Schedule, layers: Sequence[int] | None
+) -> Times:
+    """By device how many layers it has under an order for each that it had; 1 where that is
+    unknown."""
+    ran, then = measured.made.schedule.routes[0], schedule.routes[0]
+    count = np.zeros((2, measured.devices))
+    if facts.parts is None or (layers is None and len(ran) == len(then)):
+        return np.ones(measured.devices)
+    for part in facts.parts:
+        count[0, ran[part.place][0]] += part.is_layer
+    for (device, _), its in zip(then, _layers(facts.parts, len(then), layers), strict=True):
+        count[1, device] += its
+    found: Times = count[1] / count[0]
     return found
 
 
@@ -284,7 +307,8 @@ def run(measured: Measured, facts: Facts, schedule: Schedule,
         for factor in (1 - _SLOW_UNSURE, 1 + _SLOW_UNSURE):
             times = durations(measured, facts, made, layers, pair_ratio=ratio, slow_factor=factor)
             others.append(measured.lengths(made, times)[1])
-    behind, least, most = _behind(measured, facts, made, starts, usual)
+    ratios = layer_ratios(measured, facts, schedule, layers)
+    behind, least, most = _behind(measured, facts, made, starts, usual, ratios)
     return Tried(
         made, layers, starts, usual, lengths, behind,
         np.min(others, axis=0) + least, np.max(others, axis=0) + most,
@@ -292,7 +316,12 @@ def run(measured: Measured, facts: Facts, schedule: Schedule,
 
 
 def _behind(
-    measured: Measured, facts: Facts, made: Precedence, starts_ns: Times, durations_ns: Times
+    measured: Measured,
+    facts: Facts,
+    made: Precedence,
+    starts_ns: Times,
+    durations_ns: Times,
+    layer_ratio: Times,
 ) -> tuple[Times, Times, Times]:
     """By column what reducing gradients takes longer behind the last pass than it did, at least and
     at most: whenever in the passes that make gradients they are ready. Nothing where these passes
@@ -300,24 +329,31 @@ def _behind(
     ran = measured.made
     is_alike = makes_weights_apart(made.schedule) == makes_weights_apart(ran.schedule)
     more_places = len(made.schedule.routes[0]) - len(ran.schedule.routes[0])
+    are_moved = bool((layer_ratio != 1).any())
     reduced = facts.reduced
-    if reduced is None or (is_alike and not more_places):
+    if reduced is None or (is_alike and not more_places and not are_moved):
         nothing = np.zeros(starts_ns.shape[1])
         return nothing, nothing, nothing
     before, then = windows(ran, measured.starts_ns, measured.ends_ns - measured.starts_ns)
     window, end = windows(made, starts_ns, durations_ns)
     was: Times = (then + reduced.behind(before)).max(axis=0) - then.max(axis=0)
 
-    def longer(ready: float | None) -> Times:
-        found: Times = (end + reduced.behind(window, ready)).max(axis=0) - end.max(axis=0) - was
+    def longer(its: Reduced, ready: float | None = None) -> Times:
+        found: Times = (end + its.behind(window, ready)).max(axis=0) - end.max(axis=0) - was
         return found
 
-    usual = longer(None)
-    if not is_alike:
-        return usual, longer(0.0), longer(1.0)
-    # Between backwards of several chunks are others: what the first ones make is ready earlier in
-    # the time from the first to the last, and later where there are fewer.
-    return (usual, longer(0.0), usual) if more_places > 0 else (usual, usual, longer(1.0))
+    its = reduced.moved(layer_ratio)
+    usual = longer(its)
+    others = [usual]
+    if are_moved:  # what comes or goes may have been hidden, or not
+        others += [longer(reduced.moved(layer_ratio, at)) for at in (0, -1)]
+    if not is_alike or more_places > 0:
+        # Between backwards of several chunks are others: what the first ones make is ready earlier
+        # in the time from the first to the last, and later where there are fewer.
+        others.append(longer(its, 0.0))
+    if not is_alike or more_places < 0:
+        others.append(longer(its, 1.0))
+    return usual, np.min(others, axis=0), np.max(others, axis=0)
 
 
 def needed_overlap(

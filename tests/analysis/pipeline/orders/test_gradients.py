@@ -35,6 +35,12 @@ def test_reductions_queue_in_their_lanes_from_when_gradients_are_ready() -> None
     assert made.behind(window, 0.0).item() == 3.0 and made.behind(window, 1.0).item() == 7.0
     late = Reduced(*(np.array([0]),) * 2, np.array([[0.0]]), np.array([[1.0]]))
     assert late.behind(np.array([[9.0]])).item() == 0.0
+    # Layers of half as many more: the same for each, or one more of the first, or of the last.
+    more = [made.moved(np.array([1.5]), end) for end in (None, 0, -1)]
+    assert [one.took_ns[0].tolist() for one in more] == [[6.0, 4.5], [7.5, 3.0], [4.0, 6.5]]
+    assert [one.ready[0].tolist() for one in more] == [[0.5, 1.0], [0.5 / 1.5, 1.0], [0.5, 1.0]]
+    less = [made.moved(np.array([0.5]), end) for end in (None, 0, -1)]
+    assert [one.took_ns[0].tolist() for one in less] == [[2.0, 1.5], [0.5, 3.0], [3.5, 0.0]]
 
 
 def test_gradients_come_in_the_last_backward_or_in_the_last_pass_for_weights() -> None:
@@ -83,6 +89,30 @@ def test_chunks_change_when_gradients_are_ready(ran: Job, word: str) -> None:
     truth = step_ns(TWO_CHUNKS if word == "vpp:2" else ONE_CHUNK)
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
     assert abs(row["predicted_step_ns"] - truth) < 0.5 * abs(row["measured_step_ns"] - truth)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", ["vpp:2", "zb-v", "dualpipev"])
+def test_devices_reduce_gradients_of_the_layers_that_they_get(word: str) -> None:
+    ran = replace(SMALL, ep=1, pp=4, layers=16, micro_batches=8, layers_by_stage=(3, 5, 5, 3))
+    *_, row = rows(job_of(ran), word, None)
+    named, chunks = ("interleaved", 2) if word == "vpp:2" else (word, 1)
+    truth = step_ns(replace(ran, schedule=named, chunks=chunks, layers_by_stage=()))
+    assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.01)
+    assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
+    assert abs(row["predicted_step_ns"] - truth) < 0.1 * abs(row["measured_step_ns"] - truth)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("layers", "seed"), [((4, 2), 911), ((2, 4), 911), ((3, 5), 7)])
+def test_placed_layers_take_their_reductions_along(layers: tuple[int, ...], seed: int) -> None:
+    """One more or less of them is hidden, or is not, which the range holds."""
+    even = replace(SMALL, ep=1, layers=sum(layers), seed=seed)
+    *_, row = rows(job_of(replace(even, layers_by_stage=layers)), None, None, places_layers=True)
+    truth = step_ns(even)
+    assert row["layers"] == [sum(layers) // 2] * 2
+    assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
+    assert abs(row["predicted_step_ns"] - truth) < 0.3 * abs(row["measured_step_ns"] - truth)
 
 
 @pytest.mark.slow
