@@ -23,7 +23,21 @@ from ..execution import Precedence, Times
 from ..schedules import Schedule
 
 _REDUCES = ("reducescatter", "allreduce")
+_BEHIND = 0.02  # of the passes that make gradients, that a launch is late
 _WITH_WEIGHTS = ("W", "BW")  # passes that make gradients of weights
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """Passes that make gradients of weights of the last micro-batch: devices x passes x columns.
+
+    begins_ns: from the end of the device's last pass on (before it: below 0). lasts_ns: 0 where a
+    device has no more. end_ns: of the last pass, by device and column.
+    """
+
+    begins_ns: Times
+    lasts_ns: Times
+    end_ns: Times
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +45,8 @@ class Reduced:
     """Reductions of gradients of one step, in lanes: those of a device, column and group, which run
     one after another.
 
-    device, column: of each lane. ready: lanes x reductions, from which share on of the time between
-    the first gradients of the last micro-batch and the end of the last pass (1: behind it).
+    device, column: of each lane. ready: lanes x reductions, from which share on of the passes that
+    make the gradients of the last micro-batch (1: behind the last pass of all).
     took_ns: how long each takes once all its members are there; 0 where a lane has no more.
     """
 
@@ -61,20 +75,27 @@ class Reduced:
             )
         return replace(self, ready=ready, took_ns=took_ns)
 
-    def behind(self, window_ns: Times, ready: float | None = None) -> Times:
+    def behind(self, its: Making, ready: float | None = None) -> Times:
         """By device and column when the last reduction ends, from the end of the last pass on.
 
-        window_ns: between the first gradients and that end, by device and column. ready: a share
-        for all instead of their own.
+        ready: a share for all instead of their own.
         """
-        window = window_ns[self.device, self.column]
-        free = -window
+        begins, lasts = (one[self.device, :, self.column] for one in (its.begins_ns, its.lasts_ns))
+        done = np.cumsum(lasts, axis=1)
+        lanes = np.arange(len(self.device))
+        free = begins[:, 0]
         for at in range(self.took_ns.shape[1]):
-            share = self.ready[:, at] if ready is None else ready
+            share = self.ready[:, at] if ready is None else np.full(len(lanes), ready)
             # What a lane has no more of is always ready.
             share = np.where(self.took_ns[:, at] > 0, share, 0.0)
-            free = np.maximum(free, (share - 1) * window) + self.took_ns[:, at]
-        found = np.zeros_like(window_ns)
+            wanted = share * done[:, -1]
+            # Launched just behind a pass it is of that one, not of the next, which may be far.
+            sooner = wanted - _BEHIND * done[:, -1]
+            nth = np.minimum((done < sooner[:, None]).sum(axis=1), done.shape[1] - 1)
+            within = np.minimum(wanted - done[lanes, nth] + lasts[lanes, nth], lasts[lanes, nth])
+            when = begins[lanes, nth] + within
+            free = np.maximum(free, np.where(share < 1, when, 0.0)) + self.took_ns[:, at]
+        found = np.zeros_like(its.end_ns)
         np.maximum.at(found, (self.device, self.column), free)
         return found
 
@@ -84,17 +105,21 @@ def makes_weights_apart(schedule: Schedule) -> bool:
     return any(one.kind == "W" for order in schedule.orders for entry in order for one in entry)
 
 
-def windows(made: Precedence, starts_ns: Times, durations_ns: Times) -> tuple[Times, Times]:
-    """By device and column: from the first gradients of weights of the last micro-batch to the end
-    of the last pass, and that end."""
-    shape = (len(made.schedule.orders), starts_ns.shape[1])
-    first, end = np.full(shape, np.inf), np.full(shape, -np.inf)
+def making(made: Precedence, starts_ns: Times, durations_ns: Times) -> Making:
+    """The passes that make gradients of weights of the last micro-batch."""
+    devices, columns = len(made.schedule.orders), starts_ns.shape[1]
     last = max(one.micro_batch for _, entry in made.entries for one in entry)
+    end = np.full((devices, columns), -np.inf)
+    own: list[list[int]] = [[] for _ in range(devices)]
     for at, (device, entry) in enumerate(made.entries):
         end[device] = np.maximum(end[device], starts_ns[at] + durations_ns[at])
         if any(one.kind in _WITH_WEIGHTS and one.micro_batch == last for one in entry):
-            first[device] = np.minimum(first[device], starts_ns[at])
-    return end - first, end
+            own[device].append(at)
+    begins, lasts = (np.zeros((devices, max(map(len, own)), columns)) for _ in range(2))
+    for device, ats in enumerate(own):
+        begins[device, : len(ats)] = starts_ns[ats] - end[device]
+        lasts[device, : len(ats)] = durations_ns[ats]
+    return Making(begins, lasts, end)
 
 
 def reduced(
@@ -122,10 +147,14 @@ def reduced(
     )  # fmt: skip
     is_last = pl.col("micro_batch") == pl.col("micro_batch").max()
     makes = pl.col("kind").is_in(_WITH_WEIGHTS) & is_last
-    bounds = passes.group_by("rank", "step").agg(
+    lane = ["rank", "step"]
+    bounds = passes.group_by(lane).agg(
         first=pl.col("start_ns").filter(makes).min() - ops.zero_ns,
         last=pl.col("end_ns").max() - ops.zero_ns,
     )
+    makers = passes.with_columns(makes=makes.over(lane)).filter("makes").select(
+        *lane, begin=pl.col("start_ns") - ops.zero_ns, until=pl.col("end_ns") - ops.zero_ns
+    )  # fmt: skip
     step_of = pl.Series([*ops.steps, None], dtype=pl.Int64)
     found = pl.DataFrame({
         "rank": pl.Series(ops.ranks, dtype=pl.Int32)[ops.rank[chosen]],
@@ -138,10 +167,14 @@ def reduced(
     found = found.filter(pl.col("start") >= pl.col("first"), pl.col("took") > 0)
     if found.is_empty():
         return None
-    share = (pl.col("start") - pl.col("first")) / (pl.col("last") - pl.col("first"))
+    done = (pl.min_horizontal("start", "until") - pl.col("begin")).clip(0).sum()
+    share = done / (pl.col("until") - pl.col("begin")).sum()
+    found = found.with_row_index("at")
+    shares = found.join(makers, on=lane, nulls_equal=True).group_by("at").agg(share=share)
     keys = ["device", "column", "lane"]
-    found = found.sort(*keys, "start").with_columns(
-        ready=share.clip(0, 1), nth=pl.int_range(pl.len()).over(keys),
+    found = found.join(shares, on="at").sort(*keys, "start").with_columns(
+        ready=pl.when(pl.col("start") < pl.col("last")).then("share").otherwise(1.0),
+        nth=pl.int_range(pl.len()).over(keys),
         number=pl.struct(keys).rank("dense").cast(pl.Int64) - 1,
     )  # fmt: skip
     lanes = found.unique("number", keep="first").sort("number")

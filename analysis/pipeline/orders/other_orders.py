@@ -18,7 +18,7 @@ from npuscope.messages import Message
 from ..execution import Precedence, Span, Times, held_at_most, precedence
 from ..measurement import Measured
 from ..schedules import Schedule
-from .gradients import Reduced, makes_weights_apart, windows
+from .gradients import Making, Reduced, makes_weights_apart, making
 
 _WEIGHT_UNSURE = 0.25  # of the time of weight gradients, where they were not measured apart
 _SLOW_UNSURE = 0.25  # of what slow ranks make: it is told of all their layers, not of each
@@ -334,13 +334,17 @@ def _behind(
     if reduced is None or (is_alike and not more_places and not are_moved):
         nothing = np.zeros(starts_ns.shape[1])
         return nothing, nothing, nothing
-    before, then = windows(ran, measured.starts_ns, measured.ends_ns - measured.starts_ns)
-    window, end = windows(made, starts_ns, durations_ns)
-    was: Times = (then + reduced.behind(before)).max(axis=0) - then.max(axis=0)
+    before = making(ran, measured.starts_ns, measured.ends_ns - measured.starts_ns)
+    after = making(made, starts_ns, durations_ns)
+
+    def length(its: Reduced, by: Making, ready: float | None = None) -> Times:
+        found: Times = (by.end_ns + its.behind(by, ready)).max(axis=0) - by.end_ns.max(axis=0)
+        return found
+
+    was = length(reduced, before)
 
     def longer(its: Reduced, ready: float | None = None) -> Times:
-        found: Times = (end + its.behind(window, ready)).max(axis=0) - end.max(axis=0) - was
-        return found
+        return length(its, after, ready) - was
 
     its = reduced.moved(layer_ratio)
     usual = longer(its)

@@ -10,7 +10,7 @@ import pytest
 from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.pipeline import tries
 from npuscope.analysis.pipeline.execution import precedence
-from npuscope.analysis.pipeline.orders.gradients import Reduced, makes_weights_apart, windows
+from npuscope.analysis.pipeline.orders.gradients import Making, Reduced, makes_weights_apart, making
 from npuscope.analysis.pipeline.schedules import schedule
 from npuscope.sample_traces.generate import COMMITTED, Job
 from tests.analysis.pipeline.test_tries import SMALL, job_of, rows, step_ns, tables
@@ -23,18 +23,28 @@ ONE_CHUNK = replace(SMALL, ep=1, micro_batches=16, seed=6)
 TWO_CHUNKS = replace(ONE_CHUNK, schedule="interleaved", chunks=2)
 
 
+def window_of(ns: float) -> Making:
+    """One pass of a device, its last."""
+    return Making(np.array([[[-ns]]]), np.array([[[ns]]]), np.array([[0.0]]))
+
+
 def test_reductions_queue_in_their_lanes_from_when_gradients_are_ready() -> None:
     """Two lanes: 4 ns ready at half of the window and 3 at its end; 1 ns ready at its begin."""
     made = Reduced(
         np.array([0, 0]), np.array([0, 0]),
         np.array([[0.5, 1.0], [0.0, 0.0]]), np.array([[4.0, 3.0], [1.0, 0.0]]),
     )  # fmt: skip
-    told = {window: made.behind(np.array([[window]])).item() for window in (20.0, 4.0, 0.0)}
+    told = {window: made.behind(window_of(window)).item() for window in (20.0, 4.0, 0.0)}
     assert told == {20.0: 3.0, 4.0: 5.0, 0.0: 7.0}
-    window = np.array([[4.0]])
+    window = window_of(4.0)
     assert made.behind(window, 0.0).item() == 3.0 and made.behind(window, 1.0).item() == 7.0
     late = Reduced(*(np.array([0]),) * 2, np.array([[0.0]]), np.array([[1.0]]))
-    assert late.behind(np.array([[9.0]])).item() == 0.0
+    assert late.behind(window_of(9.0)).item() == 0.0
+    # Two passes of 4 ns with 30 between them: what is ready (as) with the first comes before that.
+    apart = Making(np.array([[[-38.0], [-4.0]]]), np.array([[[4.0], [4.0]]]), np.array([[0.0]]))
+    for ready, behind in ((0.25, -2.0), (0.5, 0.0), (0.51, 0.0), (0.75, 32.0), (1.0, 34.0)):
+        one = Reduced(*(np.array([0]),) * 2, np.array([[ready]]), np.array([[34.0]]))
+        assert one.behind(apart).item() == max(behind, 0.0)
     # Layers of half as many more: the same for each, or one more of the first, or of the last.
     more = [made.moved(np.array([1.5]), end) for end in (None, 0, -1)]
     assert [one.took_ns[0].tolist() for one in more] == [[6.0, 4.5], [7.5, 3.0], [4.0, 6.5]]
@@ -50,9 +60,10 @@ def test_gradients_come_in_the_last_backward_or_in_the_last_pass_for_weights() -
         times = {"F": 3.0, "B": 3.0, "W": 2.0, "BW": 5.0}
         durations = np.array([[times[entry[0].kind]] for _, entry in made.entries])
         starts = made.starts(durations)
-        found, ends = windows(made, starts, durations)
-        assert found.tolist() == expected
-        assert ends.max() == (starts + durations).max()
+        found = making(made, starts, durations)
+        assert found.lasts_ns[:, 0].tolist() == expected
+        assert (-found.begins_ns[:, 0]).tolist() == expected
+        assert found.end_ns.max() == (starts + durations).max()
 
 
 def check(base: Job) -> None:
@@ -84,9 +95,17 @@ def test_of_more_micro_batches_too(micro_batches: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("ran", "word"), [(ONE_CHUNK, "vpp:2"), (TWO_CHUNKS, "1f1b")])
 def test_chunks_change_when_gradients_are_ready(ran: Job, word: str) -> None:
-    """Of the first chunk of two while the second one still runs, of one chunk half as early."""
+    """Of the first chunk of two while the second one still runs, of one chunk half as early: of few
+    micro-batches, too."""
+    for micro_batches in (16, 4):
+        check_chunks(replace(ran, micro_batches=micro_batches), word)
+
+
+def check_chunks(ran: Job, word: str) -> None:
     *_, row = rows(job_of(ran), word, None)
-    truth = step_ns(TWO_CHUNKS if word == "vpp:2" else ONE_CHUNK)
+    schedule_, chunks = ("interleaved", 2) if word == "vpp:2" else ("1f1b", 1)
+    truth = step_ns(replace(ran, schedule=schedule_, chunks=chunks))
+    assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.005)
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
     assert abs(row["predicted_step_ns"] - truth) < 0.5 * abs(row["measured_step_ns"] - truth)
 
