@@ -362,7 +362,13 @@ def test_stores_and_exports_from_before_selections_still_open(whole: Path, tmp_p
         path = folder / one.tables["ranks"].file
         duckdb.sql(f"copy (select {without} from '{path}') to '{path}.new' (format parquet)")
         Path(f"{path}.new").replace(path)
-        store.replace_manifest(older, msgspec.structs.replace(one, schema_digest="older"))
+        ranks = msgspec.structs.replace(one.tables["ranks"], size_bytes=path.stat().st_size)
+        store.replace_manifest(
+            older,
+            msgspec.structs.replace(
+                one, schema_digest="older", tables={**one.tables, "ranks": ranks}
+            ),
+        )
     with duckdb.connect(str(tmp_path / "older.duckdb")) as con:
         con.execute("alter table ranks drop column left_out_tables")
         con.execute("alter table ranks drop column kept_steps")

@@ -405,7 +405,7 @@ def test_a_segment_is_a_file(target: Path, capture: Path, elsewhere: Path, kind:
     else:
         path.symlink_to("/dev/zero")
     done = run("sql", target, "from ranks", home=target.parent)
-    assert done.code == 3 and f"{path}: " in done.errors
+    assert done.code == 3 and f"{path} is damaged or missing: " in done.errors
 
 
 @pytest.mark.parametrize("name", ["run=job", "capture", "rank=0", MANIFEST])
@@ -454,6 +454,12 @@ def test_columns_of_other_types_are_told(target: Path, capture: Path) -> None:
         path = generation_of(capture) / "profiler_steps.parquet"
         assert path.exists()
         con.execute(f"copy (select {{'a': 1}} as step, 'x' as rank) to '{path}' (format parquet)")
+    as_large = {"size_bytes": path.stat().st_size}  # what is not would be told as torn
+
+    def edit(told: dict[str, Any]) -> None:
+        put(told["tables"], as_large, "profiler_steps")
+
+    change(capture / "rank=0" / MANIFEST, edit)
     done = run("steps", target, home=target.parent)
     assert done.code == 3 and "the query engine failed" in done.errors
 
