@@ -14,7 +14,7 @@ from ..terminal.operator_tables import CLASS_WORDS
 from ..theme import CLASSES, COMPUTING, FREE, SERIES
 from .layout import lay_out, log_ticks, numbered_names, of_many, rows_px, shorten
 
-MOST_ROWS = 28
+MOST_ROWS = 25
 MOST_POINTS = 5_000
 # Dark figures can be read on all of it, on a light page and on a dark one.
 _LIGHT_TO_STRONG = [[0, "#e3edf2"], [1, "#5cb3d1"]]
