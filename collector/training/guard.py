@@ -8,6 +8,8 @@ import os
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
+from typing import SupportsIndex
 
 KILL_SWITCH = "NPUSCOPE"
 
@@ -45,11 +47,12 @@ def whole(name: str, value: object, least: int | None = None) -> int:
 
     Raises ValueError for any other.
     """
-    number: int | None
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = int(value) if isinstance(value, float) and value.is_integer() else None
+    number: int | None = None
+    if isinstance(value, SupportsIndex):
+        with suppress(TypeError):  # an array of several has none
+            number = operator.index(value)
+    elif isinstance(value, float) and value.is_integer():
+        number = int(value)
     if number is None or isinstance(value, bool) or (least is not None and number < least):
         most = "" if least is None else f" of at least {least}"
         raise ValueError(f"{name}={value!r}: give an integer{most}")
