@@ -24,6 +24,7 @@ from ..views import frame, open_views, select
 _PAIR = (
     "kind", "src_rank", "dst_rank", "link", "is_between_hosts", "src_group_rank", "dst_group_rank",
 )  # fmt: skip
+_STEP = ("run", "capture", "step")
 
 
 def links(
@@ -71,8 +72,9 @@ def matrix(
 # metric: mean_pairs
 # How much does a mean step send from whom to whom?
 #
-# The metric rank_matrix over the steps recorded, without warm-up, most bytes first. Pairs that
-# exchanged nothing in a step count as nothing there.
+# The metric rank_matrix over the steps in which the sender's traffic was recorded, without warm-up,
+# most bytes first. Pairs that exchanged nothing in such a step count as nothing there. Of a sender
+# that was not captured its receivers tell: it counts in every step.
 #
 # title: Pairs of ranks in a mean step
 # meaning: Bytes and time from each rank to each other in a mean step.
@@ -92,11 +94,14 @@ def matrix(
 def mean_pairs(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, most bytes first."""
     found = without_warm_up(con, matrix(con, scope))
-    steps = max(found.select("run", "capture", "step").n_unique(), 1)
+    every = found.select(_STEP).n_unique()
+    counts = _sent_steps(con, scope, found)
+    steps = pl.col("step_count").first().fill_null(every)
     size, time = pl.col("size_bytes"), pl.col("time_ns")
     timed_bytes = size.filter(time > 0).sum()
     return (
-        found.group_by(_PAIR, maintain_order=True)
+        found.join(counts, on="src_rank", how="left", maintain_order="left")
+        .group_by(_PAIR, maintain_order=True)
         .agg(
             size.sum() / steps,
             pl.when(time.count() > 0).then(time.sum() / steps),
@@ -104,6 +109,25 @@ def mean_pairs(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
             .alias("bandwidth_bytes_per_s"),
         )
         .sort("size_bytes", descending=True, maintain_order=True)
+    )  # fmt: skip
+
+
+def _sent_steps(con: duckdb.DuckDBPyConnection, scope: Scope, found: pl.DataFrame) -> pl.DataFrame:
+    """Of each captured rank among the senders of `found`, as src_rank: in how many steps what it
+    sends is known (step_count). Tasks tell of all its steps. HCCL tells of those that have rows,
+    and of those without communication."""
+    sender = ["run", "capture", "src_rank"]
+    steps = select(con, "step_summary", scope.all_ranks, columns="*").rename({"rank": "src_rank"})
+    steps = without_warm_up(con, steps).join(
+        found.group_by(sender).agg((pl.col("basis") == "tasks").any().alias("has_tasks")),
+        on=sender,
+    )
+    rows = found.select(*sender, "step").unique()
+    known = steps.filter(pl.col("has_tasks") | (pl.col("communication_ns") == 0))
+    told = rows.join(steps, on=[*sender, "step"], how="semi", nulls_equal=True)
+    return (
+        pl.concat([known.select(told.columns), told])
+        .unique().group_by("src_rank").agg(pl.len().alias("step_count"))
     )  # fmt: skip
 
 

@@ -183,6 +183,18 @@ def test_pairs_of_ranks_are_of_a_mean_step() -> None:
     assert (row["size_bytes"], row["time_ns"]) == (18e6, 1e6)
     assert row["bandwidth_bytes_per_s"] == pytest.approx(18e9)
 
+    # Rank 1 sends in steps 2 and 3; its step 4 communicates, and nothing tells from whom to whom.
+    # What a rank without steps of its own sends to it is of every step.
+    fill(con, "kernels", [kernel(100 * MS * step, 10 * MS, step, rank=1) for step in (2, 3, 4)])
+    fill(con, "comm_ops", [op(400 * MS, MS, 4, rank=1, name="a", group_hash="1")])
+    fill(con, "comm_matrix", [
+        {"rank": 1, "step": step, "variant": "total", "op_type": "send", "link": "HCCS",
+         "src_rank": src, "dst_rank": dst, "size_bytes": 6e6, "time_ns": 1e6}
+        for step, src, dst in ((2, 1, 0), (3, 1, 0), (2, 7, 1))
+    ])  # fmt: skip
+    sent = {row["src_rank"]: row["size_bytes"] for row in mean_pairs(con).to_dicts()}
+    assert sent == {0: 18e6, 1: 6e6, 7: 2e6}
+
 
 @pytest.mark.parametrize("measured", ["times", "nothing ran"])
 def test_a_step_that_moved_nothing_over_a_link_counts_as_nothing(measured: str) -> None:
