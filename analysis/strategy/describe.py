@@ -56,8 +56,9 @@ _CONTEXTS = (
     "mamba_cp_algo",
 )  # fmt: skip
 _RECOMPUTE = ("none", "full", "activation", "selective")
-_DEFAULTS = {"sp": True, "dist_opt": True, "grad_overlap": True}
+# Whoever cuts a model anew has these on; a search always has the first two.
 _SEARCH_DEFAULTS = {"grad_overlap": True, "fused_permute": True}
+_DEFAULTS = {"sp": True, "dist_opt": True, **_SEARCH_DEFAULTS}
 
 # Argument of Megatron or MindSpeed -> part of a record and its key.
 _ARGUMENTS = {

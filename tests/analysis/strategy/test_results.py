@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from npuscope.analysis.strategy.describe import job_of_strategy
+from npuscope.analysis.flops.model.architecture import Experts
+from npuscope.analysis.strategy.describe import job_of_strategy, space_of
 from npuscope.analysis.strategy.job import Machine
 from npuscope.analysis.strategy.predict import predict
 from npuscope.analysis.strategy.results import (
@@ -78,10 +80,12 @@ def test_sizes_in_words() -> None:
 
 
 def test_a_strategy_for_predict() -> None:
-    """What is searched and what `predict` is told of it are one job."""
-    found = search(DENSE, _MACHINE, 8, Space(2048, 16)).filter("fits")
-    for row in found.gather_every(max(1, found.height // 8)).to_dicts():
-        words = strategy_words(row) + ",gbs=16,seq=2048,fused_permute=1"
-        one = predict(job_of_strategy(DENSE, _MACHINE, (1, 8), words))
-        assert one.step_s.predicted * 1e9 == pytest.approx(row["step_ns"], rel=1e-6), words
-        assert one.peak_bytes.predicted == pytest.approx(row["peak_bytes"], rel=1e-6), words
+    """What is searched and what `predict` is told of it are one job, with experts, too."""
+    mixed = replace(DENSE, experts=Experts(16, 4, 512))
+    for model in (DENSE, mixed):
+        found = search(model, _MACHINE, 8, space_of("gbs=16,seq=2048,mbs=1+2")).filter("fits")
+        for row in found.gather_every(max(1, found.height // 8)).to_dicts():
+            words = strategy_words(row) + ",gbs=16,seq=2048"
+            one = predict(job_of_strategy(model, _MACHINE, (1, 8), words))
+            assert one.step_s.predicted * 1e9 == pytest.approx(row["step_ns"], rel=1e-6), words
+            assert one.peak_bytes.predicted == pytest.approx(row["peak_bytes"], rel=1e-6), words
