@@ -454,7 +454,8 @@ def _optimizer(job: Job, constants: Constants) -> Number:
         dense, experts, _ = stage_weights(job, stage)
         shard = dense / job.shards + experts / job.expert_shards
         moved = 8.0 * (dense + experts) + constants["update_bytes"] * shard
-        found = np.maximum(found, moved / constants["memory_bytes_per_s"])
+        seconds = moved / constants["memory_bytes_per_s"]
         if job.software.swap_optimizer:
-            found = found + 24.0 * shard / constants["host_bytes_per_s"]
+            seconds = seconds + 24.0 * shard / constants["host_bytes_per_s"]
+        found = np.maximum(found, seconds)
     return np.where(job.software.training == "full", found, 0.02 * found)

@@ -15,7 +15,8 @@ from npuscope.analysis.pipeline.schedules import schedule
 from npuscope.analysis.strategy.constants import default_constants, described_constants
 from npuscope.analysis.strategy.cost import step_parts
 from npuscope.analysis.strategy.describe import job_of_strategy
-from npuscope.analysis.strategy.job import Machine, Recompute, even_stages
+from npuscope.analysis.strategy.job import Machine, Recompute, Software, even_stages
+from npuscope.analysis.strategy.memory import stage_weights
 from npuscope.analysis.strategy.predict import memory_rows, part_rows, predict, predict_records
 from tests.analysis.strategy.jobs import DENSE, JOB
 
@@ -41,6 +42,20 @@ def test_recompute_adds_a_forward() -> None:
     again = predict(replace(JOB, recompute=Recompute(full_layers=None))).parts_s
     assert plain["recompute"] == 0
     assert again["recompute"] > (plain["matmul"] + plain["attention"]) / 4
+
+
+def test_a_swapped_optimizer_goes_to_the_host_and_back_once() -> None:
+    """FP32 weights and moments, 12 bytes, both ways, on the stage that has most of them."""
+    constants = default_constants()
+    kept, swapped = (
+        float(
+            step_parts(replace(JOB, software=Software(swap_optimizer=on)), constants)["optimizer"]
+        )
+        for on in (False, True)
+    )
+    heaviest = max(float(sum(stage_weights(JOB, stage)[:2])) for stage in (0, 1))
+    moved_s = 24 * heaviest / constants["host_bytes_per_s"]
+    assert swapped - kept == pytest.approx(moved_s, rel=1e-6)
 
 
 @pytest.mark.parametrize(("chunks", "name"), [(1, "1f1b"), (2, "interleaved")])
