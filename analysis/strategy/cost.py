@@ -104,10 +104,10 @@ def _of_stage(
     found: dict[str, Number] = dict.fromkeys([*LayerTime._fields, "head", "pp_comm"], 0.0)
     depth = job.model.mtp_depth if has_head(job, stage) else 0
     for mixed, number in enumerate(numbers):
+        number += depth if mixed == int(job.model.experts is not None) else 0
         again = number * share
-        extra = depth if mixed == int(job.model.experts is not None) else 0
         for name, seconds in of_layer[bool(mixed)]._asdict().items():
-            part = again if name == "recompute" else number + extra
+            part = again if name == "recompute" else number
             if name == "host":
                 part = part + again / 3.0
             found[name] = found[name] + part * seconds

@@ -25,7 +25,7 @@ from ..pipeline.tries import Ready, ready, ready_in
 from ..views import frame
 from .constants import Constants
 from .layer_halves import Half, called_ns, layer_halves
-from .memory_plan import Choice, cheapest, lost_s, swap_lost_s
+from .memory_plan import Choice, cheapest, lost_s, most_back_bytes, swap_lost_s
 
 _LEAST_ERROR = 0.005  # of a step that changes at all
 _ROUNDS = 12  # of a plan, as what runs again takes memory too
@@ -248,7 +248,7 @@ def _choice(
     plannable: Plannable, half: Half, action: str, constants: Constants, saved_bytes: float = 0.0
 ) -> Choice:
     """What an action does to each layer, for each micro-batch."""
-    held = f"{half.place} {half.name}"
+    held = (f"{half.place} {half.name}",)
     if action == "recompute":
         return Choice(half.name, action, held, half.layers, saved_bytes, half.forward_ns * 1e-9)
     layer_ns = half.backward_ns + sum(
@@ -330,14 +330,13 @@ def _again_bytes(every: Sequence[Half], place: int, plan: Sequence[Decision]) ->
     one first, beyond what it has released by then."""
     halves = [one for one in every if one.place == place]
     away = {(one.half, layer) for one in plan if one.place == place for layer in range(one.layers)}
-    most = released = 0.0
+    parts = []
     for layer in reversed(range(halves[0].layers)):
         for half in reversed(halves):
-            is_away = (half.name, layer) in away
             kept, stays = half.kept_bytes[layer], half.stays_bytes[layer]
-            most = max(most, (kept - stays if is_away else 0.0) - released)
-            released += stays if is_away else kept
-    return most
+            is_away = (half.name, layer) in away
+            parts.append((kept - stays, stays) if is_away else (0.0, kept))
+    return most_back_bytes(parts)
 
 
 def longer(

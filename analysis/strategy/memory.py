@@ -70,6 +70,14 @@ def layer_activations(job: Job, mixed: bool) -> Number:
     return of_attention + of_ffn
 
 
+def layer_input_bytes(job: Job) -> Number:
+    """Bytes of what goes into a layer, of one micro-batch on one rank: it stays where the layer is
+    computed again."""
+    size = np.where(job.software.is_single, FP32_BYTES, BF16_BYTES)
+    split = np.where(job.sequence_parallel, job.tp, 1.0)
+    return job.tokens * job.model.hidden_size * size / split
+
+
 def kept_activations(job: Job, mixed: bool) -> tuple[Number, Number]:
     """The same of attention with both norms, and of the feed-forward network, by the rules."""
     model, told = job.model, job.software
@@ -159,18 +167,23 @@ def has_head(job: Job, stage: int) -> bool:
     return stage == (0 if job.schedule == "dualpipev" else job.pp - 1)
 
 
+def layers_with_mtp(job: Job, stage: int) -> tuple[int, int]:
+    """Dense layers of a stage and those with experts, blocks of multi-token prediction as well."""
+    counts = [computing_layers(job.model, chunk) for chunk in job.stages[stage]]
+    dense, mixed = (sum(count[kind] for count in counts) for kind in (0, 1))
+    depth = job.model.mtp_depth if has_head(job, stage) else 0
+    return (dense, mixed + depth) if job.model.experts else (dense + depth, mixed)
+
+
 def stage_weights(job: Job, stage: int) -> tuple[Number, Number, Number]:
     """Parameters of one rank of a stage: dense, of experts, and the largest tensor."""
     model = job.model
     dense: Number = 0.0
     experts: Number = 0.0
     largest: Number = 0.0
-    counts = [computing_layers(model, chunk) for chunk in job.stages[stage]]
-    numbers = [sum(count[kind] for count in counts) for kind in (0, 1)]
     if has_head(job, stage):
-        numbers[1 if model.experts else 0] += model.mtp_depth
         dense = dense + model.mtp_depth * (2 * model.hidden_size**2 / job.tp)
-    for mixed, number in enumerate(numbers):
+    for mixed, number in enumerate(layers_with_mtp(job, stage)):
         if number:
             of_layer = layer_weights(job, bool(mixed))
             dense = dense + number * of_layer.dense
@@ -248,15 +261,8 @@ def _residues(job: Job, constants: Constants, stage: int) -> Number:
 
 def _activations(job: Job, constants: Constants, stage: int) -> tuple[Number, Number]:
     """Bytes kept by the micro-batches in flight, and what one backward needs beside them."""
-    model = job.model
-    counts = [computing_layers(model, chunk) for chunk in job.stages[stage]]
-    dense, mixed = (sum(count[kind] for count in counts) for kind in (0, 1))
-    if has_head(job, stage) and model.mtp_depth:
-        dense, mixed = (
-            (dense, mixed + model.mtp_depth) if model.experts else (dense + model.mtp_depth, mixed)
-        )
-    split = np.where(job.sequence_parallel, job.tp, 1.0)
-    hidden = job.tokens * model.hidden_size * BF16_BYTES / split
+    dense, mixed = layers_with_mtp(job, stage)
+    hidden = layer_input_bytes(job)
     share = recomputed_share(job, stage)
     flight = live_chunks(job, stage) / max(1, len(job.stages[stage]))
     total: Number = 0.0

@@ -42,6 +42,13 @@ def test_recompute_adds_a_forward() -> None:
     again = predict(replace(JOB, recompute=Recompute(full_layers=None))).parts_s
     assert plain["recompute"] == 0
     assert again["recompute"] > (plain["matmul"] + plain["attention"]) / 4
+    # A block of multi-token prediction is a layer that is computed again as well.
+    full = replace(JOB, stages=even_stages(8, 1), recompute=Recompute(full_layers=None))
+    alone, ahead = (
+        predict(replace(full, model=replace(DENSE, mtp_depth=depth))).parts_s["recompute"]
+        for depth in (0, 1)
+    )
+    assert ahead == pytest.approx(alone * 9 / 8)
 
 
 def test_a_swapped_optimizer_goes_to_the_host_and_back_once() -> None:
