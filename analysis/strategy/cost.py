@@ -438,8 +438,11 @@ def _data_parallel(job: Job, constants: Constants) -> Number:
         )
         inner = job.tp
         seconds = _collective(job, constants, dense * wide, inner, replicas)
-        copies = job.expert_dp
-        seconds = seconds + _collective(job, constants, experts * wide, job.ep * inner, copies)
+        if job.model.experts is not None:
+            size_bytes = experts * wide
+            seconds = seconds + _collective(
+                job, constants, size_bytes, job.ep * inner, job.expert_dp
+            )
         found = np.maximum(found, seconds)
     if job.software.training != "full":
         return 0.0 * found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from .job import Job, Machine, Software, balanced_stages, chunks_divide
 from .run_records import job_of_record
 from .search import RECOMPUTES, Space
 
-_MEMORY_BYTES = {"910B4": 32 * 2.0**30}  # the others have 64 GiB
+_MEMORY_BYTES = {"910A": 32 * 2.0**30, "910B4": 32 * 2.0**30}  # the others have 64 GiB
 _MOST_BYTES = 32 << 20
 
 # Key of a strategy -> part of a record and its key.
@@ -165,15 +165,16 @@ def job_of_strategy(model: Model, machine: Machine, cluster: tuple[int, int], te
     return replace(_finished(model, machine, cluster, record), expert_skew=skew)
 
 
-def space_of(text: str) -> Space:
+def space_of(text: str, software: Software | None = None) -> Space:
     """What to search, as tp=4+8,gbs=512,seq=8192,mc2=1: sizes to try, those not given are all
-    tried; and switches, which all strategies then have.
+    tried; and switches, which all strategies then have, beside the usual ones or those of
+    `software`.
 
     Raises UsageError for what is unknown, or without gbs and seq.
     """
     sizes: dict[str, list[int]] = {}
     recompute = list(RECOMPUTES)
-    switches = dict(_SEARCH_DEFAULTS)
+    switches: dict[str, bool] = {}
     known = [key for key in _FLAGS if key not in ("sp", "dist_opt")]
     for item in filter(None, re.split(r"[,\s]+", text)):
         key, _, value = item.partition("=")
@@ -197,7 +198,9 @@ def space_of(text: str) -> Space:
         sequence_length=sizes["seq"][0], global_batch=sizes["gbs"][0],
         tp=sizes.get("tp"), pp=sizes.get("pp"), vpp=sizes.get("vpp"), cp=sizes.get("cp"),
         ep=sizes.get("ep"), micro_batch=sizes.get("mbs"),
-        recompute=recompute, software=_software_of(switches),
+        recompute=recompute,
+        software=_software_of(_SEARCH_DEFAULTS | switches) if software is None
+        else _switched(software, switches),
     )  # fmt: skip
 
 
@@ -207,6 +210,16 @@ def _software_of(switches: Mapping[str, bool]) -> Software:
         part, name = _FLAGS[key]
         record[part][name] = is_on
     return job_of_record(record | {"model": {"moe": record.pop("moe")}}).software
+
+
+def _switched(software: Software, switches: Mapping[str, bool]) -> Software:
+    for key, is_on in switches.items():
+        on, off = (_software_of({key: told}) for told in (True, False))
+        names = [one.name for one in fields(Software)
+                 if getattr(on, one.name) != getattr(off, one.name)]  # fmt: skip
+        told = on if is_on else off
+        software = replace(software, **{name: getattr(told, name) for name in names})
+    return software
 
 
 def job_of_script(path: Path, machine: Machine, cluster: tuple[int, int] | None) -> Job:

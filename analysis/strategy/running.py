@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -30,10 +29,10 @@ def space_of_script(
     path: Path, machine: Machine, cluster: tuple[int, int] | None, only: str
 ) -> tuple[Job, Space]:
     """The job of a launch script, and what to search around it: its batch and length unless `only`
-    has others, its switches. Raises UsageError."""
+    has others, and its switches but for those of `only`. Raises UsageError."""
     job = job_of_script(path, machine, cluster)
     known = f"gbs={int(job.global_batch)},seq={job.sequence_length}"
-    return job, replace(space_of(f"{known},{only}"), software=job.software)
+    return job, space_of(f"{known},{only}", job.software)
 
 
 def sizes_of_captures(con: duckdb.DuckDBPyConnection) -> dict[str, int]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from npuscope.analysis.flops.model.describe import model_of
+from npuscope.analysis.flops.peaks import CHIPS
 from npuscope.analysis.strategy.constants import default_constants
 from npuscope.analysis.strategy.cost import step_parts
 from npuscope.analysis.strategy.describe import job_of_strategy, machine_of, space_of
@@ -58,6 +59,12 @@ def test_search_has_the_same_rule_for_chunks() -> None:
     with pytest.raises(UsageError, match="no strategy divides"):
         search(model, machine, 64, space_of("gbs=512,seq=8192,tp=8,pp=8,vpp=3"))
     assert search(model, machine, 64, space_of("gbs=512,seq=8192,tp=8,pp=8,vpp=5")).height
+
+
+def test_chips_have_the_memory_that_they_have() -> None:
+    held = {name: machine_of(name).memory_bytes / 2**30 for name in CHIPS}
+    assert {name for name, gib in held.items() if gib == 32} == {"910A", "910B4"}
+    assert set(held.values()) == {32, 64}
 
 
 def test_skew_takes_the_place_of_the_constant() -> None:

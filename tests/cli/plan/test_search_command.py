@@ -69,6 +69,12 @@ def test_a_search_from_a_launch_script(run: Run, tmp_path: Path) -> None:
     assert running["step_ns"] == pytest.approx(predicted * 1e9, abs=1)
     assert running["saved_ratio"] == pytest.approx(1 - best["step_ns"] / running["step_ns"])
     assert running["place"] > 1
+    cut = "tp=8,pp=2,vpp=1,cp=1,mbs=1,recompute=none"
+    own, plain = (
+        run("search", "--from", script, "--only", cut + more, "--json").json()["rows"][0]["step_ns"]
+        for more in ("", ",mc2=0")
+    )
+    assert plain > own == running["step_ns"]  # a switch that is given is not the script's
 
 
 def test_a_search_from_captures(run: Run, sample_store: Path) -> None:
