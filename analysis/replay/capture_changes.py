@@ -33,6 +33,7 @@ from .variants.schedules import schedule
 # Multiply durations of operations and leave all else; but for values that tell no factor.
 _LASTING = ("comm", "kernel", "link", "rank", "stage")
 _ESTIMATED = ("median", "mean")
+_WHOLE = ("fuse", "hide", "hierarchical")  # take no value
 _RARE, _RARE_NS = 1.0, 20_000  # beyond the usual pause of a place
 
 
@@ -53,6 +54,13 @@ def changed(con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[C
                 Message(
                     "{change}: of a capture, change one of {targets}",
                     change=one.word, targets=", ".join(TARGETS),
+                )
+            )  # fmt: skip
+        if one.target in _WHOLE and one.value:
+            raise UsageError(
+                Message(
+                    "{change}: there is no part of it: write {whole}",
+                    change=one.word, whole=f"{one.target}:{one.name}",
                 )
             )  # fmt: skip
         own = _CHANGES[one.target](con, job, own, one)

@@ -462,6 +462,13 @@ def test_what_is_not_there_or_not_told_is_said(
         mean_of(tables(SMALL), replayed(SMALL), word)
 
 
+@pytest.mark.slow
+def test_what_is_done_as_a_whole_takes_no_value() -> None:
+    for word in ("hide:ep", "fuse:RmsNorm", "hierarchical:ep"):
+        with pytest.raises(UsageError, match=f"write {word}"):
+            mean_of(tables(SMALL), replayed(SMALL), word + "=0.5")
+
+
 def test_a_capture_without_operations_is_no_replay() -> None:
     con = compared(connect(), SMALL, "delete from kernels", "delete from comm_ops")
     with pytest.raises(TraceNotFound, match="nothing to replay"):
