@@ -94,10 +94,7 @@ class Asked:
             if need_steps:
                 self.require_steps(data, scope)
             yield data, scope
-        if data.result is not None:
-            leave_with(data.result)
-        if data.is_partial:
-            raise typer.Exit(4)
+        leave_where_partial(data)
 
     def scope_of(self, data: Opened) -> Scope:
         """The scope asked for, of the run that was read where one was; says what reading did."""
@@ -213,10 +210,19 @@ def say_notes(notes: list[str]) -> None:
         say(f"note: {note}")
 
 
-def leave_with(result: IngestResult) -> None:
-    """List what was not read and leave with 4, where the ingest was partial."""
+def leave_where_partial(*places: Opened) -> None:
+    """List what was not read; leave with 4 where an ingest was partial, or a capture that was asked
+    for is left out."""
+    for data in places:
+        if data.result is not None:
+            list_failures(data.result)
+    if any(data.is_partial or (data.result and not data.result.is_complete) for data in places):
+        raise typer.Exit(4)
+
+
+def list_failures(result: IngestResult) -> None:
+    """What an ingest could not read, on stderr."""
     if not result.is_complete:
         from npuscope.dashboard.results import failures_table
 
         show(failures_table(result), to_stderr=True)
-        raise typer.Exit(4)

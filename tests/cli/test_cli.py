@@ -189,6 +189,22 @@ def test_a_run_is_read_though_files_of_another_are_gone(
     assert run("steps", target, "--json").json()["rows"] == before
     written = run("export", "csv", target, "-o", tmp_path / "tables")
     assert written.code == 4 and "left out: run a" in written.err
+    # So do those that read two places, or write a file: which is written, and tells it.
+    comment = tmp_path / "comment.md"
+    limited = ("--limit", "step_time=+3 %", "--markdown", "-o", comment)
+    for words in (
+        ["compare", target, profile, "--json"],
+        ["gate", "--baseline", profile, "--candidate", target, *limited],
+        ["baseline", "save", target, "-o", tmp_path / "base.json"],
+        ["bundle", target, "-o", tmp_path / "case.npuscope.html"],
+    ):
+        told = run(*words)
+        assert told.code == 4 and told.err.count("left out: run a, capture 2025") == 1, words
+    assert run("compare", f"{target}@b", profile).code == 0
+    assert "left out: run a, capture 2025" in comment.read_text().replace("\\", "")
+    assert (tmp_path / "base.json").is_file()
+    shown = run("sql", tmp_path / "case.npuscope.html", counted, "--json")
+    assert shown.rows == [{"run": "b"}]
     with npuscope.open(target) as opened:
         assert opened.sql(counted)["run"].to_list() == ["b"]
         assert opened.notes()[0].startswith("left out: run a")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -128,26 +130,28 @@ def health(
     if not is_log:
         asked.answer("health_speculation", speculation, [], speculation_table)
         return
-    found, captures, (dropped, unknown) = _health(asked, top_k, tokens_per_step)
-    if found is None:
-        asked.answer("health_dropped", dropped, unknown, dropped_table)
-        return
-    changes = []
-    if against is not None:
-        other = _of_log(against)
-        changes = [spike_change(found, other, name) for name in ("grad_norm", "loss")]
-    notes = [*unknown, *(str(one["text"]) for one in changes)]
-    more = _post_training(found, cards, rollout_cards, {supernodes: found, **_logs(scaling or [])})
-    more |= {"speculation": speculation, "captures": captures, "dropped": dropped}
-    if asked.json:
-        lists = {name: rows(frame) for name, frame in {"events": found.events, **more}.items()}
-        print_json(
-            "health", rows(found.steps), notes, summary=found.summary, **lists, against=changes
+    with _health(asked, top_k, tokens_per_step) as (found, captures, (dropped, unknown)):
+        if found is None:
+            asked.answer("health_dropped", dropped, unknown, dropped_table)
+            return
+        changes = []
+        if against is not None:
+            other = _of_log(against)
+            changes = [spike_change(found, other, name) for name in ("grad_norm", "loss")]
+        notes = [*unknown, *(str(one["text"]) for one in changes)]
+        more = _post_training(
+            found, cards, rollout_cards, {supernodes: found, **_logs(scaling or [])}
         )
-        return
-    for table in (*health_tables(found), *more_tables(more)):
-        show(table)
-    say_notes(notes)
+        more |= {"speculation": speculation, "captures": captures, "dropped": dropped}
+        if asked.json:
+            lists = {name: rows(frame) for name, frame in {"events": found.events, **more}.items()}
+            print_json(
+                "health", rows(found.steps), notes, summary=found.summary, **lists, against=changes
+            )
+            return
+        for table in (*health_tables(found), *more_tables(more)):
+            show(table)
+        say_notes(notes)
 
 
 def _of_lengths(asked: Asked, folder: Path, sync: Sync) -> None:
@@ -210,10 +214,14 @@ def _logs(named: list[str]) -> dict[int, Health]:
     return found
 
 
+@contextlib.contextmanager
 def _health(
     asked: Asked, top_k: int | None, tokens_per_step: int | None
-) -> tuple[Health | None, pl.DataFrame, tuple[pl.DataFrame, list[str]]]:
-    """Of PATH, and of a store its captures beside what went wrong, and what experts refused."""
+) -> Iterator[tuple[Health | None, pl.DataFrame, tuple[pl.DataFrame, list[str]]]]:
+    """Of PATH, and of a store its captures beside what went wrong, and what experts refused.
+
+    The end may set the exit code, as that of `Asked.tables` does.
+    """
     import polars as pl
 
     from npuscope.analysis.flops.log_figures import trainer_log
@@ -231,7 +239,8 @@ def _health(
                 f"{given}: a log does not tell which tokens experts refused: give a store or"
                 " profiles, read with --train-log"
             )
-        return _of_log(path), pl.DataFrame(), (pl.DataFrame(), [])
+        yield _of_log(path), pl.DataFrame(), (pl.DataFrame(), [])
+        return
     with asked.tables(need_steps=False) as (data, scope):
         log = trainer_log(data.con, data.target, None, scope)
         dropped = health_dropped(
@@ -243,11 +252,12 @@ def _health(
                 " --train-log"
             )
         if log is None:
-            return None, pl.DataFrame(), dropped
+            yield None, pl.DataFrame(), dropped
+            return
         # Each capture has the log as it was then.
         newest = run_health(data.con, scope, log.facts) if scope.capture is None else None
         found = newest or health(log.rows, log.facts)
-        return found, health_captures(data.con, scope), dropped
+        yield found, health_captures(data.con, scope), dropped
 
 
 def _of_log(path: Path) -> Health:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 import typer
 
 from npuscope.analysis.scope import ALL, Scope
-from npuscope.commands.command import Asked, Jobs, Json, Memory, Out, say_notes, source_of
+from npuscope.commands.command import (
+    Asked,
+    Jobs,
+    Json,
+    Memory,
+    Out,
+    leave_where_partial,
+    say_notes,
+    source_of,
+)
 from npuscope.commands.command import notes_of as told
 from npuscope.commands.start.report import Html, Language, Markdown, check_outputs, document
 from npuscope.console import print_json, show
@@ -83,25 +92,39 @@ def compare(
     from npuscope.analysis.compare.difference import figures_of, remarks
 
     check_outputs(html, markdown, out, lang, json)
-    found, notes = compared(
+    found, beside = compared(
         [a, *(also_a or [])], [b, *(also_b or [])], jobs, memory, by, (tokens_a, tokens_b)
     )
-    notes = [*remarks(found), *notes]
+    notes = [*remarks(found), *beside.notes]
     if json:
         rows = found.rows if found.at is None else found.at
         name = "compare" if by is None else f"compare_{by}"
-        print_json(name, rows.to_dicts(), notes, **figures_of(found))
+        print_json(name, rows.to_dicts(), [*beside.left_out, *notes], **figures_of(found))
+        leave_where_partial(*beside.places)
         return
     from npuscope.dashboard.report.comparison import comparison_blocks, comparison_tables
 
     if html is not None or markdown:
-        document(comparison_blocks(found, (a, b), notes), html, out, lang)
+        blocks = comparison_blocks(found, (a, b), [*beside.left_out, *notes])
+        document(blocks, html, out, lang)
+        leave_where_partial(*beside.places)
         return
     from npuscope.dashboard.report.report_terminal import drawn
 
     for part in chain.from_iterable(map(drawn, comparison_tables(found))):
         show(part)
     say_notes(notes)
+    leave_where_partial(*beside.places)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What to know beside a comparison: notes, what was said of captures that are `left_out`, and
+    the places that were opened, closed again."""
+
+    notes: list[str]
+    left_out: list[str]
+    places: list[Opened]
 
 
 def compared(
@@ -111,7 +134,7 @@ def compared(
     memory: str | None,
     by: Key | None = None,
     tokens: tuple[int | None, int | None] = (None, None),
-) -> tuple[Comparison, list[str]]:
+) -> tuple[Comparison, Beside]:
     """What the PATHs of two sides tell, and what to know beside it; `tokens` of a step of either
     side, where the user says so."""
     from npuscope.analysis.compare.difference import compare as difference
@@ -127,22 +150,21 @@ def compared(
                 together([place.in_full(side, by) for place, side in zip(*pairs, strict=True)])
                 for pairs in zip(sides, measured, strict=True)
             )
-        notes = [note for place in (*sides[0], *sides[1]) for note in place.notes()]
+        beside = _beside([*sides[0], *sides[1]])
     ours, theirs = (
         side if given is None else replace(side, tokens=given)
         for side, given in zip((ours, theirs), tokens, strict=True)
     )
-    return difference(ours, theirs, by), [*dict.fromkeys(notes)]
+    return difference(ours, theirs, by), beside
 
 
-def side_of(paths: Sequence[str], jobs: int | None, memory: str | None) -> tuple[Side, list[str]]:
+def side_of(paths: Sequence[str], jobs: int | None, memory: str | None) -> tuple[Side, Beside]:
     """One side of a comparison, its PATHs being captures alike, and what to know beside it."""
     from npuscope.analysis.compare.side import together
 
     with contextlib.ExitStack() as opened_ones:
         places = [_open(opened_ones, one, jobs, memory) for one in paths]
-        side = together([place.side(None) for place in places])
-        return side, [*dict.fromkeys(note for place in places for note in place.notes())]
+        return together([place.side(None) for place in places]), _beside(places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +196,25 @@ class _Place:
 
     def notes(self) -> list[str]:
         """What to know beside its figures."""
+        return self._named(told(self.data, self.scope)) if self.data is not None else []
+
+    def left_out(self) -> list[str]:
+        """What was said of captures that are left out of it."""
+        return self._named(self.data.left_out) if self.data is not None else []
+
+    def _named(self, notes: Iterable[str]) -> list[str]:
         from npuscope.messages import Message
 
-        found = told(self.data, self.scope) if self.data is not None else []
-        return [Message("{place}: {note}", place=self.text, note=note) for note in found]
+        return [Message("{place}: {note}", place=self.text, note=note) for note in notes]
+
+
+def _beside(places: Sequence[_Place]) -> Beside:
+    """What to know of all places, each thing once."""
+    return Beside(
+        [*dict.fromkeys(note for place in places for note in place.notes())],
+        [*dict.fromkeys(one for place in places for one in place.left_out())],
+        [place.data for place in places if place.data is not None],
+    )
 
 
 def _open(stack: contextlib.ExitStack, text: str, jobs: int | None, memory: str | None) -> _Place:

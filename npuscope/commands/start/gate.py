@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from npuscope.commands.command import Jobs, Json, Memory, say_notes
+from npuscope.commands.command import (
+    Jobs,
+    Json,
+    Memory,
+    leave_where_partial,
+    list_failures,
+    say_notes,
+)
 from npuscope.commands.start.compare import compared, side_of
 from npuscope.commands.start.report import Markdown, document, write
 from npuscope.console import print_json, print_text, say, show
@@ -90,6 +97,8 @@ def gate(
 ) -> None:
     """Does a change keep its limits? Exit code 1 where one is broken and the difference is real.
 
+    Where none is broken, but a capture or rank could not be read, the exit code is 4.
+
     \b
     Examples:
       npuscope gate --baseline base.json --candidate ./profiles --limit "step_time=+3 %"
@@ -109,20 +118,20 @@ def gate(
     if out is not None and not markdown:
         raise UsageError("-o goes with --markdown")
     asked = limits_of(limit or [], limits)
-    found, notes = compared(
+    found, beside = compared(
         [baseline, *(also_baseline or [])], [candidate, *(also_candidate or [])], jobs, memory
     )
     judged = judge(asked, found)
-    notes = [*recorded_differently(found), *notes]
+    notes = [*recorded_differently(found), *beside.notes]
+    in_full = [*beside.left_out, *notes]
     warnings = gate_results.warnings(judged, found.unit)
     if junit is not None:
         write(gate_results.junit(judged, found), junit)
     if markdown:
-        document(
-            gate_results.gate_blocks(judged, found, (baseline, candidate), notes), None, out, lang
-        )
+        blocks = gate_results.gate_blocks(judged, found, (baseline, candidate), in_full)
+        document(blocks, None, out, lang)
     if json:
-        print_json("gate", judged.to_dicts(), [*warnings, *notes])
+        print_json("gate", judged.to_dicts(), [*warnings, *in_full])
     elif annotations:
         print_text(gate_results.workflow_commands(judged, found.unit))
     elif not markdown or out is not None:
@@ -132,8 +141,12 @@ def gate(
         say(f"warning: {warning}")
     broken = judged.filter(verdict="broken")["limit"].to_list()
     if broken:
+        for place in beside.places:
+            if place.result is not None:
+                list_failures(place.result)
         say(f"npuscope: broken: {', '.join(broken)}")
         raise typer.Exit(1)
+    leave_where_partial(*beside.places)
 
 
 def save(path: Of, out: Saved, also: Also = None, jobs: Jobs = None, memory: Memory = None) -> None:
@@ -147,8 +160,9 @@ def save(path: Of, out: Saved, also: Also = None, jobs: Jobs = None, memory: Mem
     from npuscope.analysis.compare.baseline import baseline_bytes
     from npuscope.dashboard.whole_files import written
 
-    side, notes = side_of([path, *(also or [])], jobs, memory)
+    side, beside = side_of([path, *(also or [])], jobs, memory)
     with written(out) as file:
         size = file.write(baseline_bytes(side))
-    say_notes(notes)
+    say_notes(beside.notes)
     say(f"written: {out} ({side.steps.height} steps, {size / 1000:.1f} kB)")
+    leave_where_partial(*beside.places)

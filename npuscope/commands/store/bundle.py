@@ -66,24 +66,27 @@ def bundle(
     with tempfile.TemporaryDirectory(prefix="npuscope-") as folder:
         database = Path(folder) / "tables.duckdb"
         asked = replace(asked, source=replace(asked.source, writable=Path(folder)))
-        with asked.tables() as (data, scope):
+        with asked.tables() as (data, scope):  # to its end: leaving it may set the exit code
             open_views(data.con)
             export(
                 data.con, "duckdb", database, summaries=summary_versions(),
                 run=scope.run, capture=scope.capture,
             )  # fmt: skip
             warnings = [] if redact else [*data.left_out, *data.warnings]
-        if redact:
-            changed = redacted(database, own_key(cache_folder()))
-            say(f"{changed} texts have pseudonyms")
-        packed, left_out = tables.packed(database, most_bytes)
-        with opened(Source(database)) as shown:
-            compare_ranks(shown, is_needed=False)
-            blocks = report(shown.con, ALL, top=10, path=out.name, warnings=warnings, charts=True)
-            html = page(blocks, language=lang)
-    whole = tables.with_tables(html, packed)
-    with written(out) as file:
-        file.write(whole)
-    say(f"written: {out} ({size_text(len(whole))})")
-    if left_out:
-        say(f"note: left out {', '.join(left_out)}: --most {most} is less; their summaries are in")
+            if redact:
+                changed = redacted(database, own_key(cache_folder()))
+                say(f"{changed} texts have pseudonyms")
+            packed, left_out = tables.packed(database, most_bytes)
+            with opened(Source(database)) as shown:
+                compare_ranks(shown, is_needed=False)
+                blocks = report(
+                    shown.con, ALL, top=10, path=out.name, warnings=warnings, charts=True
+                )
+                html = page(blocks, language=lang)
+            whole = tables.with_tables(html, packed)
+            with written(out) as file:
+                file.write(whole)
+            say(f"written: {out} ({size_text(len(whole))})")
+            if left_out:
+                gone = ", ".join(left_out)
+                say(f"note: left out {gone}: --most {most} is less; their summaries are in")

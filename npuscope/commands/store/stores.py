@@ -10,7 +10,16 @@ from typing import Annotated
 import typer
 
 from npuscope.analysis.scope import Scope
-from npuscope.commands.command import Asked, ExpertLoad, Json, Memory, Out, command, leave_with
+from npuscope.commands.command import (
+    Asked,
+    ExpertLoad,
+    Json,
+    Memory,
+    Out,
+    command,
+    leave_where_partial,
+    list_failures,
+)
 from npuscope.console import print_json, say, show
 from npuscope.errors import StoreError, UsageError
 
@@ -131,7 +140,10 @@ def ingest(
             open_views(data.con)
             write(data.con, "duckdb", out, summaries=summary_versions())
         say(f"written: {out}")
-    leave_with(result)
+        leave_where_partial(replace(data, result=result))
+    list_failures(result)
+    if not result.is_complete:
+        raise typer.Exit(4)
 
 
 def compact(

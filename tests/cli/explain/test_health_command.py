@@ -140,3 +140,9 @@ def test_dropped_tokens_by_the_log_and_a_hook(run: Run, tmp_path: Path) -> None:
         (100, 0.0), (101, 0.125),
     ]  # fmt: skip
     assert "Tokens that experts refused" in run("health", store, "--top-k", "2").out
+    # What is left is answered, and that something is left out is told.
+    assert run("ingest", REPOSITORY / "sample_traces" / "moe_8_ranks", "--store", store,
+               "--run", "torn").code == 0  # fmt: skip
+    next((store / "run=torn").rglob("kernels*.parquet")).write_bytes(b"PAR1")
+    partly = run("health", store, "--top-k", "2", "--json")
+    assert partly.code == 4 and partly.json()["dropped"] == told.json()["dropped"]
