@@ -6,7 +6,8 @@ Reports and pages say it beside their figures; nothing but the tables is asked, 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import duckdb
 
@@ -84,12 +85,50 @@ def limits(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
         (one for one in lacks(con, scope.job) if one.capability in _TOLD),
         key=lambda one: _TOLD.index(one.capability),
     )
-    told = (
-        Message(
-            "{ranks}: {missing}. To know it: {remedy}",
-            ranks=ranks_named(one.ranks), missing=one.reason, remedy=one.remedy,
-        )
-        for one in found
-        if one.remedy is not None and NOT_SELECTED not in one.reason
+    told = (_sentence(one) for one in found if NOT_SELECTED not in one.reason)
+    return list(dict.fromkeys(one for one in told if one is not None))
+
+
+def communicating(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[int]:
+    """Ranks of a scope of which any communication was recorded, were it its time alone."""
+    open_views(con, ["contents"])
+    clause, values = scope.where(RANK)
+    counted = f"select rank, content from rank_contents {clause}"
+    timed = f"select * from step_summary {clause}"
+    return frame(
+        con,
+        f"select rank from ({counted}) where starts_with(content, 'comm_')"
+        f" union select rank from ({timed}) where communication_ns > 0",
+        [*values, *values],
+    )["rank"].to_list()
+
+
+def unanswered(
+    con: duckdb.DuckDBPyConnection,
+    scope: Scope,
+    capabilities: Collection[str],
+    *,
+    beside: Collection[int] = (),
+) -> list[str]:
+    """Sentences on ranks of a scope that communicate and answer none of this, and on what would
+    record it; `beside` are ranks of which there is something after all, and then notes of the
+    capture tell what was not selected."""
+    ranks = set(communicating(con, scope)).difference(beside)
+    told = [
+        _sentence(replace(one, ranks=here))
+        for one in lacks(con, scope)
+        if one.capability in capabilities and one.support == "no"
+        if not (beside and NOT_SELECTED in one.reason)
+        if (here := tuple(sorted(ranks.intersection(one.ranks))))
+    ]
+    return list(dict.fromkeys(one for one in told if one is not None))
+
+
+def _sentence(lack: Lack) -> str | None:
+    """What lacks and what would record it; None where nothing would."""
+    if lack.remedy is None:
+        return None
+    return Message(
+        "{ranks}: {missing}. To know it: {remedy}",
+        ranks=ranks_named(lack.ranks), missing=lack.reason, remedy=lack.remedy,
     )  # fmt: skip
-    return list(dict.fromkeys(told))

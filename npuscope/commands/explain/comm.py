@@ -21,13 +21,22 @@ if TYPE_CHECKING:
     from npuscope.analysis.query import CommKey
 
 
+_RANKS = ("rank", "src_rank", "dst_rank")
+_ONE_SIDE = "no operation of a type ran beside computing and another without: no slowdown to tell"
+_NO_TRAFFIC = (
+    "HCCL's own traffic of each operation, which this needs, was not recorded"
+    " (profiler_level=ProfilerLevel.Level1 does)"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """One way to look at communication: its metric, its rows, and its table for people.
 
     `rows(con, scope, top)` takes how many rows to keep of each rank and step (None: all).
     `table(rows, means, top)` gets all rows and what `means(con, scope)` tells of a mean step, and
-    shows `top` of each. `notes(rows)` are sentences beside them.
+    shows `top` of each. `notes(rows)` are sentences beside them. `of`: analyses of doctor without
+    which a rank has no row; `lacks`: what to say where all have them, and there is no row.
     """
 
     metric: str
@@ -35,6 +44,8 @@ class View:
     table: Callable[[pl.DataFrame, pl.DataFrame, int | None], RenderableType]
     notes: Callable[[pl.DataFrame], list[str]] = lambda rows: []
     means: Callable[[duckdb.DuckDBPyConnection, Scope], pl.DataFrame] | None = None
+    of: tuple[str, ...] = ("peers",)
+    lacks: str = "communication was recorded here, but nothing that answers this"
 
 
 def _masking(by: CommKey) -> View:
@@ -82,6 +93,7 @@ def _volume(by: Literal["link_traffic", "rank_matrix", "bandwidth", "contention"
             lambda con, chosen, top: volume.links(con, chosen, top=top),
             tables.links_table,
             means=lambda con, chosen: means.mean_links(con, chosen),
+            of=("links",),
         )
     if by == "rank_matrix":
         return View(
@@ -89,15 +101,21 @@ def _volume(by: Literal["link_traffic", "rank_matrix", "bandwidth", "contention"
             lambda con, chosen, top: volume.matrix(con, chosen, top=top),
             tables.matrix_table,
             means=lambda con, chosen: volume.mean_pairs(con, chosen),
+            of=("matrix",),
         )
-    rows, table = {
-        "bandwidth": (volume.bandwidth, tables.bandwidth_table),
-        "contention": (volume.contention, tables.contention_table),
-    }[by]
+    if by == "contention":
+        return View(
+            by,
+            lambda con, chosen, top: volume.contention(con, chosen, top=top),
+            lambda frame, _, top: tables.contention_table(frame, top),
+            lambda rows: [_ONE_SIDE] if rows["slowdown_ratio"].count() == 0 < rows.height else [],
+            of=("links", "peers"),
+            lacks=_NO_TRAFFIC,
+        )
     return View(
         by,
-        lambda con, chosen, top: rows(con, chosen, top=top),
-        lambda frame, _, top: table(frame, top),
+        lambda con, chosen, top: volume.bandwidth(con, chosen, top=top),
+        lambda frame, _, top: tables.bandwidth_table(frame, top),
     )
 
 
@@ -168,7 +186,7 @@ def comm(
       npuscope comm ./profiles --by matrix --step 12      who sends how much to whom?
       npuscope comm ./profiles --by hierarchy --experts 256 --top-k 8
     """
-    from npuscope.analysis import query
+    from npuscope.analysis.doctor.limits import unanswered
     from npuscope.profile import compare_ranks
 
     view = _hierarchy(experts, top_k) if by == "hierarchy" else _VIEWS[by]()
@@ -179,7 +197,22 @@ def comm(
             asked.require_steps(data, scope)
         notes = [*notes_of(data, scope), *view.notes(frame)]
         if frame.is_empty():
-            told = query.only_time_of_communication(data.con, scope)
-            notes.append(told or "no communication was recorded here: see `npuscope doctor`")
+            notes += _why_nothing(view, data.con, scope)
+        else:
+            seen = {rank for name in _RANKS if name in frame.columns for rank in frame[name]}
+            if None not in seen:  # of places in groups nobody knows whose they are
+                notes += unanswered(data.con, scope, view.of, beside=seen)
         means = frame if asked.json or view.means is None else view.means(data.con, scope)
         asked.answer(view.metric, frame, notes, lambda rows: view.table(rows, means, top))
+
+
+def _why_nothing(view: View, con: duckdb.DuckDBPyConnection, scope: Scope) -> list[str]:
+    """Sentences: of all communication nothing was recorded, or what of it and what records it."""
+    from npuscope.analysis import query
+    from npuscope.analysis.doctor.limits import communicating, unanswered
+
+    if not communicating(con, scope):
+        return ["no communication was recorded here: see `npuscope doctor`"]
+    only_time = query.only_time_of_communication(con, scope)
+    told = [*([only_time] if only_time else []), *unanswered(con, scope, view.of)]
+    return told or [f"{view.lacks}: see `npuscope doctor`"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -56,6 +57,26 @@ def test_tables(run: Run, job: Path) -> None:
     assert max(map(len, (out + alone).splitlines())) <= 100
     _, stretch, _ = run("comm", job, "--by", "stretch")
     assert "net gain" in stretch
+
+
+def test_what_was_not_recorded_is_named_with_what_records_it(
+    run: Run, job: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(job, tmp_path / "job")
+    for file in (tmp_path / "job").rglob("communication*.json"):
+        file.unlink()
+    # As of Level0, where nothing tells what HCCL's tasks moved.
+    for file in (tmp_path / "job").rglob("trace_view.json"):
+        file.write_text(re.sub(r'"(size\(Byte\)|task type)"', '"_"', file.read_text()))
+    for file in (tmp_path / "job").rglob("profiler_info*.json"):
+        file.write_text(file.read_text().replace("Level1", "Level0"))
+    for by, lack in (("link", "no traffic of links"), ("matrix", "no link matrix")):
+        told = run("comm", tmp_path / "job", "--by", by, "--json").json()
+        assert told["rows"] == [] and told["notes"][-1] == (
+            f"ranks 0-1: {lack}. To know it: profiler_level=ProfilerLevel.Level1"
+        )
+    assert run("comm", tmp_path / "job", "--rank", 1, "--json").rows
+    assert "To know it" not in run("comm", tmp_path / "job").err
 
 
 @pytest.mark.slow
