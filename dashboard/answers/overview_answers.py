@@ -29,6 +29,7 @@ _BEYOND = Message(
     "Some of it is outside the step: work of neighbouring steps overlaps, and ranks begin at"
     " different times."
 )
+_BEYOND_ALONE = Message("Some of it is outside the step, as ranks begin at different times.")
 # Where a finding is looked into; the rest is seen best in the timeline.
 _PAGES = {
     "exposed_communication": "communication",
@@ -111,9 +112,11 @@ def stage_of_ranks(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.Dat
     return ranks.join(of_stage, on="pp_rank", how="inner")
 
 
-def step_told(row: Mapping[str, Any], rank: int | None) -> tuple[Message | None, str]:
-    """A step's length, where it has a start and an end, and the parts that it is made of: a row of
-    `mean_steps`, which is of `rank` alone where one is chosen."""
+def step_told(
+    row: Mapping[str, Any], rank: int | None, *, is_alone: bool = False
+) -> tuple[Message | None, str]:
+    """A step's length, where it is known, and the parts that it is made of: a row of `mean_steps`,
+    which is of `rank` alone where one is chosen; `is_alone`: its capture has no other step."""
     template = (
         "The work of a mean rank spans {length} ms: {computing} ms computing, {exposed} ms"
         " exposed communication, {free} ms free."
@@ -130,10 +133,10 @@ def step_told(row: Mapping[str, Any], rank: int | None) -> tuple[Message | None,
         exposed=ms(row["exposed_communication_ns"]), free=ms(row["free_ns"]),
     )  # fmt: skip
     step_ns = row["job_step_ns" if rank is None else "step_ns"]
-    if step_ns is None:  # the producer's own table has parts, and no start and end
+    if step_ns is None:  # the producer's own table has parts of a rank, and no start and end
         return None, parts
     if row["length_ns"] > step_ns and ms(row["length_ns"]) != ms(step_ns):
-        parts = joined((parts, _BEYOND), " ")
+        parts = joined((parts, _BEYOND_ALONE if is_alone else _BEYOND), " ")
     return Message(whose, step=ms(step_ns), rank=rank), parts
 
 

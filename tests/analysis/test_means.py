@@ -100,6 +100,10 @@ def test_ranks_of_the_producers_table_do_not_thin_out_what_events_tell() -> None
     ])  # fmt: skip
     (row,) = means.mean_comm(con).to_dicts()
     assert (row["rank_count"], row["exposed_attributed_ns"]) == (1, 4.0 * MS)
+    # Of ranks of which nothing else is known, the table tells the job's step, everywhere the same.
+    con.execute("delete from kernels; delete from comm_ops")
+    mean = means.mean_steps(con).row(0, named=True)
+    assert mean["job_step_ns"] == means.job_steps(con)["step_ns"].item() == 14 * MS
 
 
 def job(lengths_ms: list[int], ranks: int = 2) -> duckdb.DuckDBPyConnection:

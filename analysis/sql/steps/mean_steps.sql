@@ -51,7 +51,7 @@ _stages as (
 _all as (
     select s.run, s.capture, s.rank, s.step,
         case when pp_size > 1 then stage end as stage,
-        case when max(l.step_ns) over (partition by s.run, s.capture, s.step) > 0 then j.step_ns end as job_step_ns,
+        case when j.step_ns > 0 then j.step_ns end as job_step_ns,
         l.step_ns,
         computing_ns, exposed_communication_ns, free_ns, stage_ns, communication_ns, overlapped_ns, bubble_ns,
         computing_ns + exposed_communication_ns + free_ns as length_ns,

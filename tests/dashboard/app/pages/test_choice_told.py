@@ -47,4 +47,6 @@ def test_the_overview_names_the_rank_that_its_figures_are_of() -> None:
     assert whole == "5.000 ms a step of the job" and "a mean rank" in parts
     beyond = "Some of it is outside the step: "
     assert beyond not in parts and beyond in step_told(row | {"job_step_ns": 3.99e6}, None)[1]
+    alone = step_told(row | {"job_step_ns": 3.99e6}, None, is_alone=True)[1]
+    assert alone.endswith("outside the step, as ranks begin at different times.")
     assert step_told(row | {"job_step_ns": None}, None) == (None, parts)
