@@ -29,7 +29,7 @@ import duckdb
 
 from .. import schema
 from ..model import RankSource, ReadLog
-from ..readers.text.device_rows import drop_strange_rows
+from ..readers.text.device_rows import drop_strange_rows, keep_one_device
 from ..selection import Spans, spans_text
 from ..staging import has_table, is_empty, run, scalar
 from ..step_segments import cut_steps
@@ -48,6 +48,7 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
     answers = ", ".join(f'any_value("{name}") as "{name}"' for name in columns)
     run(con, statements["ranks"].format(first_answers=answers))
     _replace(con, "ranks", "_rank")
+    keep_one_device(con, source, log)
     run(con, statements["groups"])
     _replace(con, "groups", "_groups", keep=True)
     cut_steps(con)
@@ -79,7 +80,6 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
     if source.framework == "msprof":
         run(con, statements["measured_steps"])
     _describe(con, source, log)
-    _notice_devices(con, log)
     traces = [table for table in ("comm_tasks", "comm_times") if not is_empty(con, table)]
     is_silent = "comm_ops" in source.selection.read and is_empty(con, "comm_ops")
     if traces and is_silent and not is_empty(con, "kernels"):
@@ -168,20 +168,6 @@ def _describe(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) 
             "end_ns": None if of_all_ranks else source.window_end_ns,
         },
     )
-
-
-def _notice_devices(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
-    found = (
-        "select list(distinct device_id order by device_id) filter (device_id >= 0) from kernels"
-    )
-    devices = scalar(con, found) or []
-    if len(devices) > 1:
-        log.warn(
-            "kernels of {count} devices {devices} under one rank: its figures are unions "
-            "over all devices",
-            count=len(devices),
-            devices=str(devices),
-        )
 
 
 # The profiler's text has tenths of a microsecond and sums of rounded rows.

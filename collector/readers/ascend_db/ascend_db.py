@@ -356,7 +356,6 @@ def _fill_table(
         case "ranks":
             run(con, sql(table), {"rank": source.rank, "framework": source.framework})
         case "kernels":
-            _warn_devices(con, log)
             fill_kernels(con, log, in_words=in_words)
         case "comm_tasks":
             fill_comm_tasks(con, log)
@@ -420,17 +419,6 @@ def _check_names(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> No
             "among its kernels may count as computing",
             table=table,
             rows=rows,
-        )
-
-
-def _warn_devices(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
-    found = con.execute(
-        "select distinct deviceId from _task where deviceId is not null order by 1"
-    ).fetchall()
-    if len(found) > 1:
-        devices = ", ".join(str(device) for (device,) in found)
-        log.warn(
-            "tasks of several devices ({devices}) in one database: see device_id", devices=devices
         )
 
 

@@ -14,6 +14,7 @@ import duckdb
 
 from ...discover.msprof_layout import device_of
 from ...model import RankSource, ReadLog
+from ...staging import has_table
 from ..delimited import Rows
 from ..sqlite import SqliteFile
 
@@ -97,6 +98,37 @@ def drop_strange_rows(con: duckdb.DuckDBPyConnection, source: RankSource, log: R
             "rows of device {strange} left out: no other file of the profile has this device",
             strange=", ".join(map(str, sorted(strange))),
         )
+
+
+def keep_one_device(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> None:
+    """Of a process that knows its rank, keep the device with most kernels and operations, and name
+    it in `ranks`: one device's kernels would hide another's communication."""
+    if source.device_id is not None:
+        return
+    telling = ["kernels", "comm_ops", *(["_comm_rows"] if has_table(con, "_comm_rows") else [])]
+    rows = " union all ".join(f"select device_id from {table}" for table in telling)
+    found = con.execute(
+        f"select device_id, count(*) from ({rows}) where device_id >= 0"
+        " group by 1 order by 2 desc, 1"
+    ).fetchall()
+    if len(found) < 2:
+        return
+    own, _ = found[0]
+    con.execute(f"""
+        delete from comm_tasks where op_id in (select op_id from comm_ops where device_id <> {own})
+    """)
+    left_out = 0
+    for table in (*telling, "device_tasks", "launches"):
+        [lost] = con.execute(f"delete from {table} where device_id <> {own}").fetchone() or (0,)
+        left_out += lost if table in telling else 0
+    con.execute(f"update ranks set device_id = {own}")
+    log.warn(
+        "figures are of device {device}: {tasks} kernels and operations of others ({devices}) "
+        "are left out, as a rank is one device with a process of its own",
+        device=own,
+        tasks=left_out,
+        devices=", ".join(str(device) for device in sorted(device for device, _ in found[1:])),
+    )
 
 
 def _listed(devices: tuple[int, ...]) -> str:

@@ -1,4 +1,7 @@
-"""Several devices in one profile: each is a rank of its own, with the rows it would have alone."""
+"""Several devices in one profile: each is a rank of its own, with the rows it would have alone.
+
+A process that knows its rank is that rank, and its busiest device.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import npuscope
 from npuscope.collector.discover.devices import by_device
 from npuscope.collector.discover.search import discover
 from npuscope.collector.model import Role, SourceFile
@@ -205,6 +209,30 @@ def test_one_process_with_several_devices_under_torch_npu(
     (merged / "profiler_info.json").rename(merged / "profiler_info_5.json")
     (source,) = discover(tmp_path / "merged").ranks
     assert (source.rank, source.device_id) == (5, None)
+
+
+def test_a_process_that_knows_its_rank_is_its_busiest_device(tmp_path: Path) -> None:
+    """By hand: device 3 computes for 100 us, communicates for 80, computes for 100. What device 0
+    computes meanwhile hides nothing of it, nor is its communication the rank's."""
+    output = tmp_path / "job" / "host_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
+    output.mkdir(parents=True)
+    (output.parent / "profiler_info_5.json").write_text('{"rank_id": 5}')
+    title = "Step Id,Device_id,Name,Type,Accelerator Core,Start Time(us),Duration(us)"
+    events = ["3,MatMul,MatMul,AI_CORE,{}000.000,100.0", "3,hcom_x,hcom_x,HCCL,{}100.000,80.0",
+              "3,MatMul,MatMul,AI_CORE,{}180.000,100.0", "0,Add,Add,AI_CORE,{}090.000,95.0",
+              "0,hcom_y,hcom_y,HCCL,{}150.000,900.0"]  # fmt: skip
+    lines = [title, *(f"7,{event.format('1700000000000')}" for event in events)]
+    (output / "kernel_details.csv").write_text("\n".join([*lines, ""]))
+
+    place, _ = read(tmp_path / "job")
+
+    with npuscope.open(place) as job:
+        [step] = job.steps().to_dicts()
+    assert (step["rank"], step["computing_ns"], step["communication_ns"]) == (5, 200_000, 80_000)
+    assert (step["exposed_communication_ns"], step["free_ns"]) == (80_000, 0)
+    assert rows(place, "select device_id from ranks") == [(3,)]
+    [told] = [str(warning) for warning in manifests(place)[0].warnings]
+    assert "of device 3: 2 kernels and operations of others (0) are left out" in told
 
 
 def of(paths: dict[Role, list[Path]]) -> dict[Role, tuple[SourceFile, ...]]:
