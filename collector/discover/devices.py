@@ -64,16 +64,17 @@ def _own(files: tuple[SourceFile, ...], device: int) -> tuple[SourceFile, ...]:
 
 def _devices(framework: Framework, files: Files) -> list[int]:
     mapped = _mapped(files)
+    ran = {device for file in files.get("main_db", ())[:1] for device in _of_tasks(file.path)}
     if framework != "msprof":
         ranks = {rank for rank, _ in mapped if rank >= 0}
-        is_merged = len(mapped) > 1 and len(ranks) == len({device for _, device in mapped})
+        devices = {device for _, device in mapped}
+        # Every rank's database may map all ranks of the host.
+        is_merged = len(mapped) > 1 and len(ranks) == len(devices) and len(ran & devices) != 1
         if not is_merged and _tells_rank(files, ranks):
             return []
-    found = {device for _, device in mapped}
+    found = {device for _, device in mapped} | ran
     for group in files.values():
         found |= {device for file in group if (device := device_of(file.path)) is not None}
-    for file in files.get("main_db", ())[:1]:
-        found |= _of_tasks(file.path)
     for role in _TELLING:
         tables = [file for file in files.get(role, ()) if file.path.endswith(".csv")]
         for file in tables:

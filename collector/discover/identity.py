@@ -155,8 +155,12 @@ def _load(path: str, warnings: list[str]) -> dict[str, Any]:
 def _database_facts(path: str, device_id: int | None) -> dict[str, object]:
     """Rank, device, host and session of a profiler DB; {} where its reader will say why not."""
     of_device = "" if device_id is None else f"where deviceId = {device_id}"
+    # All ranks of a host may be mapped: the rank's own has a task's device.
+    [ran] = ask(path, [("TASK", "select deviceId from TASK where deviceId >= 0 limit 1")])
+    own = next((device for (device,) in ran if isinstance(device, int)), -1)
     # msprof names no rank (-1) but a device
-    rank = f"select rankId, deviceId from RANK_DEVICE_MAP {of_device} order by rankId < 0, 1, 2"
+    order = f"order by rankId < 0, deviceId <> {own}, 1, 2"
+    rank = f"select rankId, deviceId from RANK_DEVICE_MAP {of_device} {order}"
     session = "SESSION_TIME_INFO"
     questions = {
         ("rank", "device"): ("RANK_DEVICE_MAP", f"{rank} limit 1"),

@@ -39,18 +39,23 @@ BATCH_ROWS = 32_768
 _MAGIC = b"SQLite format 3\x00"
 _LOGS = ("-wal", "-journal")
 
+_TRIMMED = "trim({0}, ' ' || char(9, 10, 13))"
+# Of `7.0`, which a table that was numbers once has as text, the zeros say nothing.
+_WHOLE = (
+    f"case when instr({_TRIMMED}, '.0') then rtrim(rtrim({_TRIMMED}, '0'), '.') else {_TRIMMED} end"
+)
 # A value of another kind than asked for is unknown, not zero as SQLite's own cast would have it.
 _CASTS: dict[SqlType, str] = {
     "integer": (
         "case typeof({0}) when 'integer' then {0} when 'real' then cast({0} as integer)"
-        " when 'text' then case when ltrim(trim({0}), '-') glob '[0-9]*'"
-        " and not trim({0}) glob '?*[^0-9]*'"
-        " then cast({0} as integer) end end"
+        f" when 'text' then case when ltrim({_WHOLE}, '-') glob '[0-9]*'"
+        f" and not {_WHOLE} glob '?*[^0-9]*'"
+        f" then cast({_WHOLE} as integer) end end"
     ),
     "real": (
         "case typeof({0}) when 'real' then {0} when 'integer' then cast({0} as real)"
-        " when 'text' then case when trim({0}) glob '[-+.0-9]*'"
-        " and not trim({0}) glob '*[^-+.0-9eE]*' then cast({0} as real) end end"
+        f" when 'text' then case when {_TRIMMED} glob '[-+.0-9]*'"
+        f" and not {_TRIMMED} glob '*[^-+.0-9eE]*' then cast({_TRIMMED} as real) end end"
     ),
     "text": "cast({0} as text)",
 }

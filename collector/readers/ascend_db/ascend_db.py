@@ -10,40 +10,25 @@ What the small tables of a profiler's main database tell, without its tasks and 
 The rank and its device, the job's groups, and when steps began and ended on the host.
 
 META_DATA of a profiler database: what the framework told the profiler about the job.
-
-Hardware and host counters of a profiler database as rows of (device, name, series, time, value).
-
-Values stay as recorded, so a series says the database's unit: `Read(B/s)` here, `Read(MB/s)` in a
-timeline. Names are the timeline's where it has the counter:
-
-    AI Core Freq          MHz                          LLC 0 Read/Hit Rate    Hit Rate(%), 0..100
-    HBM 0/Read            Read(B/s), also Write        LLC 0 Read/Throughput  Throughput(B/s)
-    DDR/Read, DDR/Write   Read(B/s), Write(B/s)        QoS OTHERS             value
-    read_bandwidth, write_band_width, read_ost, write_ost  acc N (one series per accelerator)
-    L2 Buffer Bw Level, Mata Bw Level                  like the name
-
-The rest is named after its table and port (`HCCS`, `RoCE 0`, `NIC 0`, `PCIe`, `NETDEV_STATS`,
-`SIO <name>`, `UB 0`, `CPU 3`, `Memory Usage`, `Disk Usage`, `Network Usage`); its series are the
-table's columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
 
 from npuscope.errors import TraceFormatError
 
-from ...literals import sql_literal
 from ...model import RankSource, ReadLog
 from ...staging import insert_rows, run, scalar
 from ..metadata.profiler_metadata import group_rows, parse_metadata, rank_columns
 from ..sqlite import SqliteFile, SqlType, open_sqlite, tell_views
 from ..text.device_rows import own_database
 from ..words import WORDS_FROM_BYTES, words_for_text
+from .counter_tables import COUNTERS, fill_counters
 from .large_tables import (
     fill_comm_tasks,
     fill_host_ops,
@@ -52,7 +37,15 @@ from .large_tables import (
     sql,
 )
 from .lookups import build_group_hashes
-from .source_tables import TABLES, load_enums, load_table, spelling, stream_columns, temp_name
+from .source_tables import (
+    TABLES,
+    load_enums,
+    load_table,
+    rounds_times,
+    spelling,
+    stream_columns,
+    temp_name,
+)
 
 # Canonical table -> tables its SQL reads, in the order of reading. `_string` and `_enum` are
 # always there.
@@ -85,125 +78,6 @@ _DERIVED = (
     "_enum", "_group", "_operator_call", "_ordered", "_part", "_queue_call", "_stack", "_stack_of",
     "_step_segments", "_target", "_word",
 )  # fmt: skip
-
-
-_KEYS = ("deviceId", "timestampNs")
-
-
-@dataclass(frozen=True, slots=True)
-class _Counter:
-    """A counter table: SQL for its name, the ids the name needs, and series by column.
-
-    `word` is a column of string ids, in SQL `word`. Without `series` every other column is one,
-    under its own name.
-    """
-
-    name: str
-    ids: tuple[str, ...] = ()
-    word: str | None = None
-    series: dict[str, tuple[str, str]] = field(default_factory=dict)  # column -> (name, series)
-
-
-def _port(name: str, column: str) -> _Counter:
-    return _Counter(f"'{name}' || coalesce(' ' || {column}, '')", (column,))
-
-
-_CASED = "coalesce(upper(word[1]) || lower(word[2:]), '?')"
-_ACC = "'acc ' || coalesce(accId, -1)"
-
-_COUNTERS: dict[str, _Counter] = {
-    "AICORE_FREQ": _Counter(
-        "'AI Core Freq'", ("dieId",),
-        series={"freq": ("name", "'MHz' || coalesce(' die ' || nullif(dieId, 0), '')")},
-    ),
-    "HBM": _Counter(
-        f"'HBM ' || coalesce(hbmId, -1) || '/' || {_CASED}", ("hbmId",), "type",
-        {"bandwidth": ("name", f"{_CASED} || '(B/s)'")},
-    ),
-    "LLC": _Counter(
-        f"'LLC ' || coalesce(llcId, -1) || ' ' || {_CASED}", ("llcId",), "mode",
-        {"hitRate": ("name || '/Hit Rate'", "'Hit Rate(%)'"),
-         "throughput": ("name || '/Throughput'", "'Throughput(B/s)'")},
-    ),
-    "DDR": _Counter(
-        "'DDR'",
-        series={"read": ("name || '/Read'", "'Read(B/s)'"),
-                "write": ("name || '/Write'", "'Write(B/s)'")},
-    ),
-    "QOS": _Counter("'QoS ' || coalesce(word, '?')", word="eventName", series={
-        "bandwidth": ("name", "'value'")}),
-    "ACC_PMU": _Counter("'Acc PMU'", ("accId",), series={
-        "readBwLevel": ("'read_bandwidth'", _ACC), "writeBwLevel": ("'write_band_width'", _ACC),
-        "readOstLevel": ("'read_ost'", _ACC), "writeOstLevel": ("'write_ost'", _ACC)}),
-    "SOC_BANDWIDTH_LEVEL": _Counter("'Stars Soc Info'", series={
-        "l2BufferBwLevel": ("'L2 Buffer Bw Level'", "'L2 Buffer Bw Level'"),
-        "mataBwLevel": ("'Mata Bw Level'", "'Mata Bw Level'")}),
-    "HCCS": _Counter("'HCCS'"),
-    "ROCE": _port("RoCE", "funcId"),
-    "NIC": _port("NIC", "funcId"),
-    "PCIE": _Counter("'PCIe'"),
-    "NETDEV_STATS": _Counter("'NETDEV_STATS'"),
-    "SIO": _Counter("'SIO' || coalesce(' ' || word, '')", word="name"),
-    "UB": _port("UB", "portId"),
-    "CPU_USAGE": _port("CPU", "cpuId"),
-    "HOST_MEM_USAGE": _Counter("'Memory Usage'"),
-    "HOST_DISK_USAGE": _Counter("'Disk Usage'"),
-    "HOST_NETWORK_USAGE": _Counter("'Network Usage'"),
-}  # fmt: skip
-
-
-def _fill_counters(
-    con: duckdb.DuckDBPyConnection, file: SqliteFile, spend: Callable[[int], None]
-) -> None:
-    """Insert every counter table of the file; needs `_string`. Rows without a time are left out."""
-    for table, counter in _COUNTERS.items():
-        present = {name.lower(): name for name in file.tables.get(table, {})}
-        if present:
-            _fill_one(con, file, (table, counter, present), spend)
-
-
-def _fill_one(
-    con: duckdb.DuckDBPyConnection,
-    file: SqliteFile,
-    known: tuple[str, _Counter, dict[str, str]],
-    spend: Callable[[int], None],
-) -> None:
-    table, counter, present = known
-    taken = {key.lower() for key in (*_KEYS, *counter.ids, counter.word or "")}
-    columns = [column for column in counter.series if column.lower() in present] or (
-        [] if counter.series else [name for lower, name in present.items() if lower not in taken]
-    )
-    sources: dict[str, tuple[SqlType, str]] = {
-        key: ("integer", _quoted(present.get(key.lower()))) for key in (*_KEYS, *counter.ids)
-    }
-    sources["word_id"] = ("text", _quoted(present.get((counter.word or "").lower())))
-    for number, column in enumerate(columns):
-        sources[f"v{number}"] = ("real", _quoted(present[column.lower()]))
-    if not columns:
-        return
-    values = ", ".join(
-        f"{{'name': {name}, 'series': {series}, 'value': v{number}}}"
-        for number, column in enumerate(columns)
-        for name, series in [counter.series.get(column, ("name", sql_literal(column)))]
-    )
-    # A word is a string id; some versions write the text itself.
-    sql = f"""
-        insert into counters by name
-        select try_cast(some_id(deviceId) as integer) as device_id, one.name as name,
-            one.series as series, timestampNs as timestamp_ns, one.value as value
-        from (
-            select deviceId, timestampNs, unnest([{values}]) as one from (
-                select *, {counter.name} as name from (
-                    select c.*, coalesce(s.value, nullif(c.word_id, '')) as word
-                    from _batches as c
-                    left join _string as s on s.id = try_cast(c.word_id as bigint))
-                where timestampNs is not null))
-        where isfinite(one.value)"""
-    stream_columns(con, file.select(sources, file.rows_of(table)), sql, spend)
-
-
-def _quoted(name: str | None) -> str:
-    return '"' + name.replace('"', '""') + '"' if name else "null"
 
 
 def read(
@@ -262,7 +136,7 @@ def read(
 
 
 def _check_known(file: SqliteFile) -> None:
-    if not file.tables.keys() & (TABLES.keys() | _COUNTERS.keys()):
+    if not file.tables.keys() & (TABLES.keys() | COUNTERS.keys()):
         found = ", ".join(sorted(file.tables)[:8]) or "no table at all"
         raise TraceFormatError(
             file.path,
@@ -309,6 +183,12 @@ def _fill(
                 if needed == "STEP_TIME":
                     _add_named_steps(con, file, log, spend)
                 _check_starts(con, needed, log)
+                if rounds_times(file, needed):
+                    log.warn(
+                        "{table}: its times are floating-point numbers, so they are right to "
+                        "256 ns only",
+                        table=needed,
+                    )
                 _check_names(con, needed, log)
                 loaded.add(needed)
         _fill_table(con, table, source, log, in_words=in_words)
@@ -316,7 +196,7 @@ def _fill(
         _drop(con, [temp_name(name) for name in loaded - later])
         loaded &= later
     if "counters" in wanted:
-        _fill_counters(con, file, spend)
+        fill_counters(con, file, spend)
     _fill_metadata(con, file, source, log, wanted, spend)
 
 
@@ -327,11 +207,23 @@ def _add_named_steps(
     spend: Callable[[int], None],
 ) -> None:
     """Where STEP_TIME tells of no step, take the framework's own ranges, `ProfilerStep#N`: where
-    both are there, they are the same to the ns."""
+    both are there, they are the same to the ns. A range without a number is no step."""
+    unnumbered = scalar(con, "select count(startNs) from _step_time where id is null")
+    con.execute("delete from _step_time where id is null")
+    if not scalar(con, "select count(startNs) from _step_time"):
+        _load_named_steps(con, file, log, spend)
+        if unnumbered and not scalar(con, "select count(startNs) from _step_time"):
+            log.warn("STEP_TIME: its steps have no numbers, so figures are of the whole capture")
+
+
+def _load_named_steps(
+    con: duckdb.DuckDBPyConnection,
+    file: SqliteFile,
+    log: ReadLog,
+    spend: Callable[[int], None],
+) -> None:
     asked = {"PYTORCH_API": {"name", "startNs", "endNs"}, "STRING_IDS": {"id", "value"}}
     if any(not columns <= file.tables.get(table, {}).keys() for table, columns in asked.items()):
-        return
-    if scalar(con, "select count(startNs) from _step_time"):
         return
     columns: dict[str, tuple[SqlType, str]] = {
         "name": ("text", "(select value from STRING_IDS where id = p.name)"),
@@ -380,8 +272,9 @@ def _check_starts(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> N
     if "startNs" not in {column.name for column in TABLES[table]}:
         return
     name = temp_name(table)
-    counts = "count(*) filter (startNs is null), count(*) filter (startNs > endNs)"
-    [(lost, backwards)] = run(con, f"select {counts} from {name}").fetchall()
+    counts = """count(*) filter (startNs is null), count(*) filter (startNs > endNs),
+        count(*) filter (startNs is not null and endNs is null)"""
+    [(lost, backwards, endless)] = run(con, f"select {counts} from {name}").fetchall()
     if lost:
         run(con, f"delete from {name} where startNs is null")
         log.rows_lost += lost
@@ -391,6 +284,12 @@ def _check_starts(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> N
             "{table}: {backwards} rows end before they start: their duration is unknown",
             table=table,
             backwards=backwards,
+        )
+    if endless:
+        log.warn(
+            "{table}: {endless} rows have no end: their duration is unknown",
+            table=table,
+            endless=endless,
         )
 
 

@@ -20,8 +20,11 @@ from ...staging import parsed, run
 from ..sqlite import SqliteFile, SqlType
 
 # `id`: an integer whose markers of "none" (4294967295, 2^63-1, negatives) become NULL.
-Kind = Literal["integer", "id", "real", "text"]
-_KINDS: dict[str, Kind] = {"": "integer", "id": "id", "real": "real", "text": "text"}
+# `step`: its number, or text that ends in it.
+Kind = Literal["integer", "id", "real", "text", "step"]
+_KINDS: dict[str, Kind] = {
+    "": "integer", "id": "id", "real": "real", "text": "text", "step": "step"
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ TABLES: dict[str, tuple[Wanted, ...]] = {
         " linkType, opId:id, isMaster",
         "CANN_API": "startNs, endNs, type, globalTid, connectionId:id, name",
         "MSTX_EVENTS": "startNs, endNs, message, globalTid, domainId, connectionId:id",
-        "STEP_TIME": "id, startNs, endNs",
+        "STEP_TIME": "id:step, startNs, endNs",
         "PYTORCH_API": "startNs, endNs, globalTid, connectionId:id, name, sequenceNumber:id,"
         " fwdThreadId:id, inputDtypes, inputShapes, callchainId:id, type",
         "CONNECTION_IDS": "id, connectionId:id",
@@ -151,6 +154,13 @@ def spelling(file: SqliteFile, table: str, wanted: Wanted) -> str | None:
     return None
 
 
+def rounds_times(file: SqliteFile, table: str) -> bool:
+    """Whether a table's starts are floating-point numbers, which keep 256 ns of today's epoch."""
+    starts = (spelling(file, table, one) for one in TABLES[table] if one.name == "startNs")
+    name = next(starts, None)
+    return name is not None and file.tables[table][name].upper() in ("REAL", "DOUBLE", "FLOAT")
+
+
 def load_table(
     con: duckdb.DuckDBPyConnection, file: SqliteFile, table: str, spend: Callable[[int], None]
 ) -> None:
@@ -181,13 +191,16 @@ def load_table(
     stream_columns(con, file.select(_sources(file, table, wanted), file.rows_of(table)), sql, spend)
 
 
+_SQL_TYPES: dict[Kind, SqlType] = {"real": "real", "text": "text", "step": "text"}
+
+
 def _sources(
     file: SqliteFile, table: str, wanted: tuple[Wanted, ...]
 ) -> dict[str, tuple[SqlType, str]]:
     sources: dict[str, tuple[SqlType, str]] = {}
     for column in wanted:
         name = spelling(file, table, column)
-        kind: SqlType = "integer" if column.kind == "id" else column.kind
+        kind = _SQL_TYPES.get(column.kind, "integer")
         sources[column.name] = (kind, f'"{name}"' if name else "null")
     return sources
 
@@ -232,6 +245,8 @@ def _cast(column: Wanted) -> str:
             return f"finite(cast({name} as double))"
         case "text":
             return f"cast({name} as varchar)"
+        case "step":
+            return f"step_number(cast({name} as varchar))"
 
 
 def load_enums(con: duckdb.DuckDBPyConnection, file: SqliteFile, log: ReadLog) -> None:

@@ -265,6 +265,7 @@ def test_devices_are_found_in_any_part_of_a_large_table(tmp_path: Path) -> None:
         ([(3, 0), (4, 1)], [0, 1] * 50, [0, 1]),  # databases that somebody merged
         ([(3, 0), (3, 1)], [0, 1] * 50, [None]),  # one rank that used two devices
         ([(3, 0)], [0, 1] * 50, [None]),
+        ([(3, 0), (4, 1)], [1] * 100, [None]),  # all ranks of the host, of which one ran here
     ],
 )
 def test_devices_of_a_database(

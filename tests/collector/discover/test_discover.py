@@ -89,7 +89,9 @@ def test_rank_comes_from_the_database_where_no_info_tells(tmp_path: Path) -> Non
     output.mkdir(parents=True)
     with closing(sqlite3.connect(output / "ascend_pytorch_profiler_3.db")) as database:
         database.execute("create table RANK_DEVICE_MAP (rankId integer, deviceId integer)")
-        database.execute("insert into RANK_DEVICE_MAP values (2, 4)")
+        database.execute("insert into RANK_DEVICE_MAP values (2, 4), (1, 3)")  # all of the host
+        database.execute("create table TASK (deviceId integer)")
+        database.execute("insert into TASK values (4)")
         database.commit()
 
     (source,) = discover(tmp_path).ranks

@@ -116,7 +116,8 @@ def test_values_of_another_kind_are_unknown(staged: Staged) -> None:
     log = fill(staged, {
         "STRING_IDS": ("id, value", [("2", "matmul"), (None, "x"), (3, None)]),
         "TASK": ("startNs, endNs, globalTaskId", [
-            (str(T0), T0 + 5, "1"), ("soon", T0, 2), (T0 + 1, "late", 3), (T0 + 2, T0, 4)]),
+            (f"{T0}\t", f"{T0 + 5}.0", "1"), ("soon", T0, 2), (T0 + 1, "late", 3),
+            (T0 + 2, T0, 4)]),
         "COMPUTE_TASK_INFO": ("globalTaskId, name", [(1, "2"), (2, 2), (3, 2), (4, "two")]),
     })  # fmt: skip
     assert staged.rows("select start_ns, dur_ns, name from kernels order by start_ns") == [
@@ -125,6 +126,7 @@ def test_values_of_another_kind_are_unknown(staged: Staged) -> None:
     assert (log.rows_lost, log.warnings) == (2, [
         "TASK: 1 rows without a start time are left out",
         "TASK: 1 rows end before they start: their duration is unknown",
+        "TASK: 1 rows have no end: their duration is unknown",
         "kernels: 1 rows without a task in TASK are left out",
     ])  # fmt: skip
 

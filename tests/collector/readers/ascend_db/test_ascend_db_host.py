@@ -16,12 +16,20 @@ from tests.collector.readers.ascend_db.profiler_databases import (
 
 def test_step_range_on_the_device(staged: Staged) -> None:
     steps = ("id, startNs, endNs", [
-        (7, T0 + 50, T0 + 200), (7, T0 + 50, T0 + 200), (8, T0 + 300, T0 + 350)])  # fmt: skip
+        ("step7", T0 + 50, T0 + 200), (7, T0 + 50, T0 + 200), (8, T0 + 300, T0 + 350),
+        (None, T0 + 400, T0 + 450)])  # fmt: skip
     fill(staged, {"TASK": LAUNCHED, "CANN_API": CANN, "STEP_TIME": steps})
     assert staged.rows("select * from steps order by step") == [
         (7, T0 + 50, T0 + 200, T0 + 150, T0 + 450),
         (8, T0 + 300, T0 + 350, T0 + 300, T0 + 350),
     ]
+    (staged.folder / "a.db").unlink()
+    staged.con.execute("delete from steps")
+    rounded = (TASK.replace("startNs", "startNs real"), LAUNCHED[1])
+    log = fill(staged, {"TASK": rounded, "STEP_TIME": ("id, startNs, endNs", steps[1][-1:])})
+    assert staged.rows("from steps") == []  # kernels in a step without a number would be in none
+    *_, times, numbers = log.warnings
+    assert "256 ns" in times and "its steps have no numbers" in numbers
 
 
 def test_launches_and_their_operators(staged: Staged) -> None:

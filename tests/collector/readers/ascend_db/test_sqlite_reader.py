@@ -66,16 +66,17 @@ def test_types_hold_after_a_run_of_nulls(tmp_path: Path, monkeypatch: pytest.Mon
 def test_values_of_another_kind_are_unknown_not_zero(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     values = [7, "42", " -9 ", 3.0, "N/A", "", "1.5", "1e-3", "-", "4-2", b"\x01", None, "inf"]
+    values += ["70.00\t", "1.05"]
     with database(path) as con:
         con.execute("create table t (v)")
         con.executemany("insert into t values (?)", [(v,) for v in values])
     with open_sqlite(str(path)) as file:
         rows = file.select({"i": ("integer", "v"), "r": ("real", "v")}, "from t").read_all()
     assert rows["i"].to_pylist() == [
-        7, 42, -9, 3, None, None, None, None, None, None, None, None, None
+        7, 42, -9, 3, None, None, None, None, None, None, None, None, None, 70, None
     ]  # fmt: skip
     assert rows["r"].to_pylist()[:8] == [7.0, 42.0, -9.0, 3.0, None, None, 1.5, 1e-3]
-    assert rows["r"].to_pylist()[10:] == [None, None, None]
+    assert rows["r"].to_pylist()[10:] == [None, None, None, 70.0, 1.05]
 
 
 def test_an_empty_table_keeps_its_types(tmp_path: Path) -> None:
