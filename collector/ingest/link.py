@@ -155,7 +155,8 @@ def _describe(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) 
             window_start_ns = coalesce(window_start_ns, $start_ns),
             window_end_ns = coalesce(window_end_ns, $end_ns),
             device_id = coalesce($device_id, device_id, (select any_value(device_id) from kernels),
-                (select any_value(device_id) from profiler_steps))
+                (select device_id from profiler_steps where device_id is not null
+                group by 1 order by sum(computing_ns) desc nulls last, 1 limit 1))
         """,
         {
             "framework": None if of_all_ranks else source.framework,

@@ -64,7 +64,7 @@ READERS: tuple[tuple[tuple[Role, ...], str, frozenset[str]], ...] = (
     (("kernels",), "text.kernel_details", frozenset({"kernels", "comm_ops"})),
     (("iterations",), "text.iterations", frozenset({"steps"})),
     (("trace",), TRACE, TIMELINE),
-    (("task_time",), "text.task_time", frozenset({"kernels", "device_tasks"})),
+    (("task_time",), "text.task_time", frozenset({"kernels", "device_tasks", "comm_tasks"})),
     (
         ("communication", "communication_matrix"),
         _HCCL,

@@ -22,7 +22,7 @@ def read(
     wanted: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
-    """Fill `kernels` and `device_tasks`."""
+    """Fill `kernels` and `device_tasks`; where it is the one to tell kernels, `comm_tasks`."""
 
     def read_one(path: str) -> None:
         rows = open_rows(path, log, (_START, _DURATION, ("kernel_name",)))
@@ -36,6 +36,8 @@ def read(
         if "kernels" in wanted:
             con.execute(_KERNELS)
             log.rules["kernels"] = "task_time"
+            if "comm_tasks" in wanted:
+                con.execute(_EXCHANGES)
         if "device_tasks" in wanted:
             con.execute(_OTHERS)
         con.execute("drop table _tasks")
@@ -48,6 +50,12 @@ _KERNELS = """
     insert into kernels by name
     select * exclude (kind) from _tasks
     where name is not null and not (is_compute and is_comm_row(null, name))"""
+# The file has no operations: what moves bytes between devices, or waits for one, tells that there
+# were some, so that a step's communication is unknown and not none.
+_EXCHANGES = """
+    insert into comm_tasks by name
+    select stream_id, task_id, start_ns, dur_ns from _tasks
+    where name is null and regexp_matches(kind, '(?i)sdma|notify|rdma')"""
 _OTHERS = """
     insert into device_tasks by name
     select device_id, stream_id, task_id, kind as type, start_ns, dur_ns from _tasks

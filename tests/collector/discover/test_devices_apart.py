@@ -234,6 +234,14 @@ def test_a_process_that_knows_its_rank_is_its_busiest_device(tmp_path: Path) -> 
     [told] = [str(warning) for warning in manifests(place)[0].warnings]
     assert "of device 3: 2 kernels and operations of others (0) are left out" in told
 
+    table = output.parent.with_name("light_ascend_pt") / "ASCEND_PROFILER_OUTPUT"
+    shutil.move(output.parent, tmp_path / "read")
+    table.mkdir(parents=True)
+    (table.parent / "profiler_info_5.json").write_text('{"rank_id": 5}')
+    (table / "step_trace_time.csv").write_text("Device_id,Step,Computing\n0,7,95\n3,7,200\n")
+    with npuscope.open(tmp_path / "job") as job:
+        assert job.steps()["computing_ns"].to_list() == [200_000]
+
 
 def of(paths: dict[Role, list[Path]]) -> dict[Role, tuple[SourceFile, ...]]:
     return {

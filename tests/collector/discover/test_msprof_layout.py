@@ -239,6 +239,7 @@ def test_tasks_with_a_kernels_name(staged: Staged) -> None:
         f"3,hcom_allReduce_AicpuKernel,AI_CPU,2,10,1,{US + 2},0",
         "3,Lost,AI_CORE,2,11,1,N/A,0",
         f"3,hcom_allReduce__1_2_3,AI_CORE,2,12,1,{US + 3},0",
+        f"3,N/A,SDMA_SQE,2,13,2,{US + 4},0",
     ]
     header = "Device_id,kernel_name,kernel_type,stream_id,task_id,task_time(us),task_start(us)"
     path.write_text("\n".join([f"{header},task_stop(us)", *rows, ""]))
@@ -252,3 +253,8 @@ def test_tasks_with_a_kernels_name(staged: Staged) -> None:
         ("hcom_allReduce_AicpuKernel", "AI_CPU", False, 3, 2, US * 1000 + 2000, 1000),
     ]
     assert (log.rows_lost, log.rules["kernels"]) == (1, "task_time")
+    assert staged.rows("select type from device_tasks") == [("EVENT_WAIT",)]
+    # Somebody communicated, and the file has no operations: how long is unknown, and not 0.
+    assert staged.rows("select task_id, op_id, start_ns from comm_tasks") == [
+        (13, None, US * 1000 + 4000)
+    ]
