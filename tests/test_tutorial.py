@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from npuscope.analysis.ranks.stragglers.blame import VERDICT_WORDS
 from npuscope.collector.store.cache import store_of
 from tests.cli.command import runner
 from tests.conftest import REPOSITORY
@@ -58,3 +60,7 @@ def test_it_is_found_from_the_readmes() -> None:
         assert f"(docs/{tutorial.name})" in (REPOSITORY / readme).read_text(encoding="utf-8")
     english, chinese = ([one.command for one in shown_in(path)] for path in TUTORIALS)
     assert english == chinese and len(english) >= 6
+    for tutorial in TUTORIALS:  # what to do follows the words that `npuscope ranks` prints
+        rows = re.findall(r"^\| ([a-z][a-z' -]+)", tutorial.read_text(encoding="utf-8"), re.M)
+        verdicts = {row.strip() for row in rows} - {"verdict"}
+        assert verdicts == {*VERDICT_WORDS.values()} - {VERDICT_WORDS["unknown"]}

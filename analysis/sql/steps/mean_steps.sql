@@ -11,7 +11,7 @@
 -- gauge: npuscope_step_seconds = job_step_ns: Time of a step of the job, mean over the capture's steps.
 -- gauge: npuscope_step_part_seconds{part} = computing_ns, exposed_communication_ns, free_ns: Where a step's time goes: computing, exposed_communication or free (neither a kernel nor an operation of the step; another step's may run); mean of ranks and steps.
 -- gauge: npuscope_job_masking_ratio = masking_ratio: Masking ratio: communication overlapped by computing over communication, all kinds.
--- gauge: npuscope_free_ratio = free_ratio: Idle time share: neither kernels nor communication run, over first start to last end.
+-- gauge: npuscope_free_ratio = free_ratio: Free time share: neither a kernel nor an operation of the step runs (another step's may), over first start to last end.
 -- gauge: npuscope_pipeline_wait_ratio{stage} = bubble_ratio: Pipeline bubble share: time ranks of a stage wait to receive, over first start to last end.
 -- gauge: npuscope_rank_step_seconds{rank} = step_ns: Length of a step, mean of steps.
 -- gauge: npuscope_rank_computing_seconds{rank} = computing_ns: Computing in a step, mean of steps.
