@@ -101,9 +101,10 @@ def _widening(values: Floats) -> float:
     and two apart, of which changes of level touch few."""
     if len(values) < _MANY:
         return 1.0
+    # Two values on this side of a change have their next but one on the other.
+    most = -(2 * math.ceil(len(values) / 50))
     near, far = (
-        float(np.mean(np.sort((values[lag:] - values[:-lag]) ** 2)[: -len(values) // 50]))
-        for lag in (1, 2)
+        float(np.mean(np.sort((values[lag:] - values[:-lag]) ** 2)[:most])) for lag in (1, 2)
     )
     # By its own error more than that, which few values leave wide.
     r = min(max(far / near - 1, 0.0) + len(values) ** -0.5, _MOST_CORRELATED) if near else 0.0
@@ -130,7 +131,8 @@ def _split(values: Floats, wide: float, dice: np.random.Generator) -> int | None
         return None
     drop, at = _largest_drop(values[None, :])
     # Explained over unexplained, the latter that much more than it seems.
-    drop = drop / (drop + wide * (1 - drop))
+    rest = 1 - drop + (_rounding(values) if count < _MANY else 0.0)
+    drop = drop / (drop + wide * rest)
     if count < _MANY:
         by_chance = _largest_drop(dice.standard_normal((_DRAWS, count)))[0]
     else:
@@ -138,6 +140,17 @@ def _split(values: Floats, wide: float, dice: np.random.Generator) -> int | None
         by_chance = _largest_drop(dice.permuted(orders, axis=1, out=orders))[0]
     as_much = int((by_chance >= drop[0]).sum())
     return int(at[0]) if (1 + as_much) / (1 + len(by_chance)) <= ALARMS else None
+
+
+def _rounding(values: Floats) -> float:
+    """The share of their sum of squares that rounding hides, of values that repeat: these are known
+    to the least difference between any two. Else a few that happen to be alike would have no noise
+    at all, against which any other value is a change."""
+    apart = np.diff(np.sort(values))
+    if apart.all():
+        return 0.0
+    hidden = float(apart[apart > 0].min()) ** 2 / 12
+    return hidden * len(values) / float(((values - values.mean()) ** 2).sum())
 
 
 def _largest_drop(series: Floats) -> tuple[Floats, NDArray[np.intp]]:
@@ -192,7 +205,8 @@ def _sized(values: Floats, levels: tuple[int, int, int], wide: float, is_log: bo
     before, after = values[first:at], values[at:last]
     level, change = float(before.mean()), float(after.mean() - before.mean())
     counts = len(before), len(after)
-    degrees = sum(counts) - 2
+    is_exact = not np.ptp(before) and not np.ptp(after)
+    degrees = max(sum(counts) - 2, 1)
     squares = float(((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum())
     error = math.sqrt(wide * squares / degrees * sum(1 / one for one in counts))
     half = float(stdtrit(degrees, 0.5 + _CONFIDENCE / 2)) * error
@@ -200,6 +214,6 @@ def _sized(values: Floats, levels: tuple[int, int, int], wide: float, is_log: bo
     if is_log:
         level = math.exp(level)
         change, low, high = (level * math.expm1(one) for one in (change, low, high))
-    if not error:
+    if is_exact:
         return ChangePoint(at, level, level + change, None, None, *counts)
     return ChangePoint(at, level, level + change, low, high, *counts)

@@ -94,6 +94,29 @@ def test_without_noise_the_size_is_exact_and_zero_is_a_value() -> None:
     assert ChangePoint(1, 0.0, 5.0, None, None, 1, 1).share(5.0) is None
 
 
+def test_few_values_that_repeat() -> None:
+    """Levels of one value each have no noise to tell; two that happen to be alike are rounded."""
+    (one,) = change_points(np.array([10.0, 10.0, 10.0, 11.0, 12.0, 13.0, 13.0, 13.0]))
+    assert one.at == 4 and one.low is not None and one.high is not None
+    for values in ([512.0, 512.0, 512.0, 513.0], [512.0, 512.0, 513.0, 513.0]):
+        assert change_points(np.array(values)) == []
+    dice = np.random.default_rng(3)
+    rounded = [change_points(dice.normal(500.0, 1.0, 4).round()) for _ in range(300)]
+    assert sum(map(bool, rounded)) <= 3 + 6
+
+
+@pytest.mark.slow
+def test_twenty_values_tell_what_twelve_do() -> None:
+    """A shift is no correlation: it touches two of the differences of values two apart."""
+    dice = np.random.default_rng(20)
+    seen = 0
+    for _ in range(200):
+        values = noise(dice, 20, 0.0)
+        values[dice.integers(5, 16) :] *= 1.1
+        seen += bool(change_points(values))
+    assert seen >= 0.65 * 200
+
+
 def test_what_a_bench_measures() -> None:
     dice = np.random.default_rng(1)
     long: Floats = noise(dice, 50_000, CORRELATED)
