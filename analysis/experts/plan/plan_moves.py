@@ -165,6 +165,8 @@ def plan(
         if can_pay and expert_bytes is not None and link is not None:
             net -= _layer_migration_ns(before, one, experts, expert_bytes, link)
         better = net > best
+        if cost is None:  # what is told of a layer is how even the forecast would be
+            better &= max_over_mean(one, load) <= max_over_mean(before, load)
         placement[better], best = one[better], np.maximum(best, net)
 
     gains = was - predicted(placement, may_come, priced, nodes)  # [cases, layers]

@@ -118,6 +118,15 @@ def test_nothing_moves_where_moving_does_not_pay() -> None:
     assert again.total.moved_experts_count < settled.total.moved_experts_count / 10
 
 
+def test_without_a_cost_no_layer_becomes_less_even() -> None:
+    """Replicas may pay for what forecasts miss: that is no gain that such a plan tells."""
+    dice = np.random.default_rng(94)
+    found = plan(dice.poisson(dice.pareto(1.2, (1, 4)) * 1000, (12, 1, 4)), devices=2, slots=3)
+    told = found.rows.row(0, named=True)
+    assert told["max_over_mean_after"] <= told["max_over_mean_before"] == pytest.approx(1.0250590)
+    assert told["moved_experts_count"] == 0
+
+
 def test_moves_are_limited() -> None:
     loads = job(40, drift=0.3, noise=0.05)
     free = planned(loads, cost=COST)
