@@ -32,9 +32,11 @@ def device_idle(seen: Material) -> Iterator[Finding]:
     if not stake_ns:
         return
     worst = rows.sort("free_ns", descending=True)
-    told = rows.drop_nulls("host_ns")
-    host = ""
+    told = rows.drop_nulls(["host_ns", "idle_ns"])
+    host, is_hosts = "", True
     if told.height == rows.height:
+        # The host is the usual suspect where launches do not say otherwise.
+        is_hosts = 2 * mean(told, "idle_ns") <= stake_ns
         late = "In {host} ms of it the host had not launched what came next."
         host = Message(late, host=ms(mean(told, "host_ns")))
     causes = seen.free.filter(~pl.col("cause").is_in(["device", "unknown"]))
@@ -71,6 +73,12 @@ def device_idle(seen: Material) -> Iterator[Finding]:
             setting=Message("capture CUDA graphs")
             if seen.is_gpu
             else Message("set TASK_QUEUE_ENABLE=2"),
+        )
+        if is_hosts
+        else Message(
+            "Most of it the next kernel had been launched and had not begun, which no faster host"
+            " changes: fuse small operators into fewer kernels, and look at copies and at events"
+            " that streams wait for."
         ),
         worst.select(*_PLACE, "free_ns", "host_ns", "idle_ns", "length_ns"),
         "npuscope host PATH",

@@ -114,6 +114,20 @@ def test_idle_time_points_to_the_worst_rank() -> None:
     assert found.at_stake_ns == 3 * MS
     assert "rank 3" in found.statement
     assert found.evidence["rank"].to_list() == [3, 0]
+    assert found.advice.startswith("Usually the host launches too slowly")  # launches tell nothing
+    # Launched while the kernel before ran: no host is late, and none is blamed.
+    fill(con, "launches", [
+        {"rank": rank, "device_start_ns": at * MS, "api_start_ns": by * MS,
+         "latency_ns": (at - by) * MS}
+        for rank, launched in ((0, {0: -5, 11: 3}), (3, {0: -5, 15: 4}))
+        for at, by in launched.items()
+    ])  # fmt: skip
+    found = of(con, "device_idle")
+    assert "In 0.000 ms of it the host had not launched" in found.statement
+    assert found.advice.startswith("Most of it the next kernel had been launched")
+    # Launched after it: all of it is the host's.
+    con.execute("update launches set api_start_ns = device_start_ns - 1, latency_ns = 1")
+    assert of(con, "device_idle").advice.startswith("Usually the host launches too slowly")
 
 
 def test_time_between_steps_is_a_mean_over_neighbours_only() -> None:
