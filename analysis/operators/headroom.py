@@ -23,6 +23,7 @@ from .classes import mean_operators
 # class and about as many FLOPs per byte, else the same type.
 LIKE = ["kind", "dtype", "size_bin", "intensity_bin"]
 _LEARNT = ["chip", *LIKE]
+_OVER_PEAK = 1.05  # clocks may be a little above the nominal one
 REFERENCE: dict[str, pl.DataType | type[pl.DataType]] = {
     "chip": pl.String, "run": pl.String, "capture": pl.String, "kind": pl.String,
     "dtype": pl.String, "size_bin": pl.Int64, "intensity_bin": pl.Int64, "rate": pl.Float64,
@@ -42,6 +43,17 @@ def like(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _rated(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
+    """`like` of the mean operators with the limits of their chips. A rate beyond the peak is none:
+    a duration or shapes were recorded wrongly, and nothing can be held against it."""
+    rows = like(mean_operators(con, scope))
+    dtypes = rows["dtype"].unique().to_list()
+    rows = rows.join(_limits(con, dtypes), on=[*JOB, "dtype"], how="left", nulls_equal=True)
+    at_peak = pl.col("peak_flops_per_s") / 1e9 * _OVER_PEAK
+    is_more = (pl.col("flops").is_not_null() & (pl.col("rate") > at_peak)).fill_null(value=False)
+    return rows.with_columns(pl.when(~is_more).then("rate"))
+
+
 # metric: operator_headroom
 # Which operators, with which tensors, could give back how much time of a step?
 #
@@ -49,10 +61,11 @@ def like(rows: pl.DataFrame) -> pl.DataFrame:
 # FLOPs over peak and bytes over bandwidth (a bound: none attains it; each tensor counts once); the
 # best in this capture of the like (matrices: the same class and dtype, else the same type; FLOPs or
 # bytes and FLOPs per byte within a factor of 4); the best of the like in a reference table that
-# `npuscope operators learn` made. High is the most of these, low the least of the like, 0 where
-# there are none. What of it a step can gain is the share of the type's time that lies on the
-# critical path: what runs beneath communication or another kernel gains nothing. That is NULL where
-# ranks were not compared, single ranks are chosen, or a capture has more than 200,000 operations.
+# `npuscope operators learn` made. A rate beyond the peak is an error, and nobody's best. High is
+# the most of these, low the least of the like, 0 where there are none. What of it a step can gain
+# is the share of the type's time that lies on the critical path: what runs beneath communication or
+# another kernel gains nothing. That is NULL where ranks were not compared, single ranks are chosen,
+# or a capture has more than 200,000 operations.
 #
 # title: Headroom of operators
 # meaning: Operators by type and tensors: FLOPs, bytes, utilisation, and ms per step to gain.
@@ -88,9 +101,7 @@ def operator_headroom(
     con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, reference: pl.DataFrame | None = None
 ) -> pl.DataFrame:
     """Rows of the metric, the most headroom first; `reference` is a table of `learnt`."""
-    rows = like(mean_operators(con, scope))
-    dtypes = rows["dtype"].unique().to_list()
-    rows = rows.join(_limits(con, dtypes), on=[*JOB, "dtype"], how="left", nulls_equal=True)
+    rows = _rated(con, scope)
     by_memory = pl.col("moved_bytes") / pl.col("hbm_bytes_per_s") * 1e9
     by_cube = pl.col("flops") / pl.col("peak_flops_per_s") * 1e9
     is_matrix = ~pl.col("class").is_in(["vector", "ai_cpu", "dsa", "other"])
@@ -101,7 +112,7 @@ def operator_headroom(
         .then(by_memory)
     )
     best = pl.col("rate").max().over([*JOB, *LIKE])
-    has_like = pl.len().over([*JOB, *LIKE]) > 1
+    has_like = pl.col("rate").count().over([*JOB, *LIKE]) > 1
     is_known = pl.col("rate").is_not_null()
     rows = rows.with_columns(
         roofline_ns=roofline, best=pl.when(has_like & is_known).then(best)
@@ -247,7 +258,7 @@ def operator_pmu(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataF
 def learnt(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """What kernels achieved here, for a reference table: chip, run, capture, LIKE, rate (FLOPs or
     bytes per ns, the best), kernels. Captures of unknown chips are left out."""
-    rows = like(mean_operators(con, scope)).join(_chips(con), on=JOB, how="left")
+    rows = _rated(con, scope).join(_chips(con), on=JOB, how="left")
     return (
         rows.drop_nulls(["rate", "chip"])
         .group_by("chip", *JOB, *LIKE)

@@ -139,6 +139,13 @@ def test_headroom_is_what_the_best_of_the_like_would_leave() -> None:
     assert rows["4096,1024"]["headroom_low_ns"] == pytest.approx(50_000)
     assert all("capture" in row["basis"] for row in rows.values())
     assert operator_steps(con)["computing_ns"].sum() == 200_000
+    # One in 10 us would be 5 times the peak: nobody's best, here or in a table for others.
+    con.execute("update kernels set dur_ns = 10_000 where output_shapes = '1024,4096'")
+    rows = {row["output_shapes"]: row for row in operator_headroom(con).to_dicts()}
+    assert rows["1024,4096"]["flops_ratio"] > 4
+    assert rows["1024,4096"]["basis"] == rows["4096,1024"]["basis"] == "roofline"
+    assert rows["1024,4096"]["headroom_high_ns"] == rows["4096,1024"]["headroom_low_ns"] == 0
+    assert learnt(con)["rate"].to_list() == [pytest.approx(2 * 1024 * 2048 * 4096 / 150_000)]
 
 
 def test_a_table_of_better_captures_raises_the_headroom_and_merges_in_any_order() -> None:
