@@ -28,13 +28,15 @@ _named as (
         case
             when regexp_matches(name, 'reshard') then 'resharding'
             when regexp_matches(name, '(sync|update)\w*_weights|weight_sync|update_weights') then 'weights'
-            when regexp_matches(name, 'generate_sequences|rollout') then 'generation'
-            when regexp_matches(name, 'ref_log_prob|reference') then 'reference'
+            when regexp_matches(name, 'generate_sequences') then 'generation'
+            when regexp_matches(name, '(^|[^a-z_])ref_compute_log_prob|ref_log_prob|reference') then 'reference'
             when regexp_matches(name, 'compute_log_prob|old_log_p') then 'old_log_prob'
             when regexp_matches(name, 'update_critic|critic_update') then 'update_critic'
             when regexp_matches(name, 'update_actor|actor_update|update_policy') then 'update_actor'
             when regexp_matches(name, 'advantage') then 'advantage'
             when regexp_matches(name, 'reward|rm_score') then 'reward'
+            -- Last: workers that do several are named by all, as in actor_rollout_update_actor.
+            when regexp_matches(name, 'rollout') then 'generation'
         end as phase
     from _marked where end_ns > start_ns
 ),

@@ -27,6 +27,18 @@ def test_what_of_a_phase_the_device_works() -> None:
     found = [(row["phase"], row["count"], row["dur_ns"], row["busy_ns"], row["idle_ns"])
              for row in answer(con, "rl_phases")]  # fmt: skip
     assert found == [("generation", 2, 40, 30, 10), ("update_actor", 1, 60, 10, 50)]
+    # Colocated workers have several roles in their names: what they call tells the phase.
+    calls = {
+        "actor_rollout_update_actor": "update_actor", "rollout_generate": "generation",
+        "actor_rollout_ref_compute_log_prob": "old_log_prob", "sync_rollout_weights": "weights",
+        "actor_rollout_ref_compute_ref_log_prob": "reference", "ref_compute_log_prob": "reference",
+    }  # fmt: skip
+    con.execute("delete from marks")
+    fill(con, "marks", [
+        {"kind": "mstx", "name": name, "start_ns": 0, "dur_ns": 1, "rank": rank}
+        for rank, name in enumerate(calls)
+    ])  # fmt: skip
+    assert [row["phase"] for row in answer(con, "rl_phases")] == [*calls.values()]
 
 
 @pytest.mark.parametrize("seed", range(5))
