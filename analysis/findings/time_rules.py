@@ -36,7 +36,7 @@ def device_idle(seen: Material) -> Iterator[Finding]:
     host, is_hosts = "", True
     if told.height == rows.height:
         # The host is the usual suspect where launches do not say otherwise.
-        is_hosts = 2 * mean(told, "idle_ns") <= stake_ns
+        is_hosts = 2 * (mean(told, "idle_ns") or 0.0) <= stake_ns
         late = "In {host} ms of it the host had not launched what came next."
         host = Message(late, host=ms(mean(told, "host_ns")))
     causes = seen.free.filter(~pl.col("cause").is_in(["device", "unknown"]))

@@ -64,15 +64,16 @@ def _own(files: tuple[SourceFile, ...], device: int) -> tuple[SourceFile, ...]:
 
 def _devices(framework: Framework, files: Files) -> list[int]:
     mapped = _mapped(files)
-    ran = {device for file in files.get("main_db", ())[:1] for device in _of_tasks(file.path)}
     if framework != "msprof":
         ranks = {rank for rank, _ in mapped if rank >= 0}
         devices = {device for _, device in mapped}
         # Every rank's database may map all ranks of the host.
-        is_merged = len(mapped) > 1 and len(ranks) == len(devices) and len(ran & devices) != 1
+        is_merged = (
+            len(mapped) > 1 and len(ranks) == len(devices) and len(_ran(files) & devices) != 1
+        )
         if not is_merged and _tells_rank(files, ranks):
             return []
-    found = {device for _, device in mapped} | ran
+    found = {device for _, device in mapped} | _ran(files)
     for group in files.values():
         found |= {device for file in group if (device := device_of(file.path)) is not None}
     for role in _TELLING:
@@ -111,6 +112,10 @@ def _mapped(files: Files) -> set[tuple[int, int]]:
         for rank, device in rows
         if isinstance(device, int) and device >= 0
     }
+
+
+def _ran(files: Files) -> set[int]:
+    return {device for file in files.get("main_db", ())[:1] for device in _of_tasks(file.path)}
 
 
 def _of_tasks(path: str) -> set[int]:
