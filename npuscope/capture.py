@@ -9,9 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from npuscope.analysis.scope import Scope
-from npuscope.errors import TraceNotFound, UsageError
+from npuscope.arguments import (
+    check_attention,
+    check_key,
+    check_text,
+    check_whole,
+    model_use,
+    path_of,
+)
+from npuscope.errors import StoreError, TraceNotFound, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     import duckdb
@@ -49,7 +58,11 @@ class Capture:
     ) -> None:
         from npuscope.profile import Source, opened
 
-        source = Source(Path(path), None if store is None else Path(store), run, jobs)
+        check_text(run=run, capture=capture)
+        check_whole(1, jobs=jobs)
+        kept_in = None if store is None else path_of("store", store)
+        source = Source(path_of("path", path), kept_in, run, jobs)
+        self._is_closed = False
         self._open = contextlib.ExitStack()
         self._data = self._open.enter_context(
             opened(source, is_command=False, scope=Scope(run, capture))
@@ -71,9 +84,11 @@ class Capture:
 
     def close(self) -> None:
         """Close its tables; what was answered stays."""
+        self._is_closed = True
         self._open.close()
 
     def __enter__(self) -> Capture:
+        self._require_open()
         return self
 
     def __exit__(
@@ -85,6 +100,8 @@ class Capture:
         self.close()
 
     def __repr__(self) -> str:
+        if self._is_closed:
+            return f"<npuscope.Capture {self._place}: closed>"
         names = ", ".join(f"{one['run']} {one['capture']}" for one in self.facts().to_dicts())
         return f"<npuscope.Capture {self._place}: {names}>"
 
@@ -93,21 +110,21 @@ class Capture:
         from npuscope.dashboard.report.html_page import fragment
         from npuscope.dashboard.report.report import summary
 
-        with self._asking:
+        with self._ask():
             return fragment(summary(self._across(), self._chosen, path=self._place))
 
     def facts(self) -> pl.DataFrame:
         """A row per run and capture: ranks, chips, versions, parallel sizes (`capture_facts`)."""
         from npuscope.analysis import query
 
-        with self._asking:
+        with self._ask():
             return query.capture_facts(self._data.con, self._chosen)
 
     def notes(self) -> list[str]:
         """What to know beside the figures: limits of the capture, what reading lost or guessed."""
         from npuscope.analysis import query
 
-        with self._asking:
+        with self._ask():
             told = query.notes(self._data.con, self._chosen) + self._data.warnings
             return [*self._data.left_out, *told]
 
@@ -115,8 +132,9 @@ class Capture:
         """Each step of each rank: computing, communication, what of it is masked, free time."""
         from npuscope.analysis import query
 
-        with self._asking:
-            return query.steps(self._data.con, self._scope(rank, step))
+        with self._ask():
+            scope = self._scope(rank, step)
+            return self._found(query.steps(self._data.con, scope), scope)
 
     def kernels(
         self,
@@ -129,9 +147,11 @@ class Capture:
         """Compute kernels by type, name, core or shape; `top`: the longest of each rank, step."""
         from npuscope.analysis import query
 
-        _check_key("kernels", by, get_args(query.KernelKey))
-        with self._asking:
-            return query.kernels(self._data.con, self._scope(rank, step), by=by, top=top)
+        check_key("kernels", by, get_args(query.KernelKey))
+        check_whole(1, top=top)
+        with self._ask():
+            scope = self._scope(rank, step)
+            return self._found(query.kernels(self._data.con, scope, by=by, top=top), scope)
 
     def operators(
         self, by: OperatorKey = "shape", *, rank: int | None = None, step: int | None = None
@@ -139,10 +159,11 @@ class Capture:
         """Operators by shape, class, step, pmu, cause or evidence: what they could give back."""
         from npuscope.analysis.operators.answers import OperatorKey, operators
 
-        _check_key("operators", by, get_args(OperatorKey))
-        with self._asking:
+        check_key("operators", by, get_args(OperatorKey))
+        with self._ask():
             con = self._across() if by == "shape" else self._data.con
-            return operators(con, self._scope(rank, step), by=by)
+            scope = self._scope(rank, step)
+            return self._found(operators(con, scope, by=by), scope)
 
     def comm(
         self,
@@ -155,9 +176,11 @@ class Capture:
         """Communication by parallel kind, type or operation, and what of it compute hides."""
         from npuscope.analysis import query
 
-        _check_key("comm", by, get_args(query.CommKey))
-        with self._asking:
-            return query.comm(self._across(), self._scope(rank, step), by=by, top=top)
+        check_key("comm", by, get_args(query.CommKey))
+        check_whole(1, top=top)
+        with self._ask():
+            scope = self._scope(rank, step)
+            return self._found(query.comm(self._across(), scope, by=by, top=top), scope)
 
     def mfu(
         self,
@@ -180,10 +203,12 @@ class Capture:
         from npuscope.analysis.flops import chips, job_mfu
         from npuscope.analysis.flops.kernels import roofline
 
-        _check_key("mfu", by, get_args(MfuKey))
-        use = _use(model, sequence_length, tokens_per_step, attention, recompute)
-        with self._asking:
-            found, given = self._figures(self._scope(rank, step), peak, use)
+        check_key("mfu", by, get_args(MfuKey))
+        use = model_use(model, sequence_length, tokens_per_step, attention, recompute)
+        with self._ask():
+            scope = self._scope(rank, step)
+            found, given = self._figures(scope, peak, use)
+            self._found(found.rows, scope)
             if by == "kernel":
                 peaks = chips.peaks(self._data.con, given)
                 return roofline.kernel_table(found.counted, peaks, attention=attention)
@@ -204,10 +229,11 @@ class Capture:
         from npuscope.analysis.flops.kernels.count import kernel_work
         from npuscope.analysis.flops.losses import losses
 
-        _check_attention(attention)
-        with self._asking:
+        check_attention(attention)
+        with self._ask():
             scope = self._scope(rank, step)
             found, _ = self._figures(scope, peak, None)
+            self._found(found.rows, scope)
             work = kernel_work(found.counted, attention=attention)
             return losses(self._across(), found.rows, work, scope)
 
@@ -223,8 +249,10 @@ class Capture:
         from npuscope.analysis.experts.load.from_trace import traced
         from npuscope.analysis.experts.load.load import expert_rows
 
-        _check_key("experts", by, get_args(load_rows.By))
-        with self._asking:
+        check_key("experts", by, get_args(load_rows.By))
+        if rank is not None and by not in ("layer", "expert"):
+            raise UsageError(f"by {by}, all ranks are compared with each other: leave rank out")
+        with self._ask():
             scope = self._scope(rank, step)
             tables = expert_rows(self._data.con, scope)
             if tables.load.is_empty():
@@ -234,27 +262,29 @@ class Capture:
                     )
                 tables, _ = traced(self._data.con, tables, scope.all_ranks)
             rows = load_rows.view(tables, by)
-            return rows.drop("basis", strict=False)
+            return self._found(rows.drop("basis", strict=False), scope)
 
     def ranks(self, *, rank: int | None = None, step: int | None = None) -> pl.DataFrame:
         """Who makes the others wait in each step, and why; `evidence` is JSON text."""
         from npuscope.analysis.ranks.stragglers.blame import rank_answer
 
-        with self._asking:
-            return rank_answer(self._across(), self._scope(rank, step))
+        with self._ask():
+            scope = self._scope(rank, step)
+            return self._found(rank_answer(self._across(), scope), scope)
 
     def memory(self, by: MemoryKey = "component", *, rank: int | None = None) -> pl.DataFrame:
         """Device memory: peaks by component, holders, blocks, steps, growth, curve or spread."""
         from npuscope.analysis import query
 
-        with self._asking:
-            return query.memory_by(self._data.con, by, self._scope(rank))[1]
+        with self._ask():
+            scope = self._scope(rank)
+            return self._found(query.memory_by(self._data.con, by, scope)[1], scope)
 
     def findings(self) -> pl.DataFrame:
         """What is worth changing first, by predicted gain; `evidence` is JSON text."""
         from npuscope.analysis.findings.findings import finding_rows, findings
 
-        with self._asking:
+        with self._ask():
             found = findings(self._across(), self._chosen, path=self._place)
             return _frame(finding_rows(found))
 
@@ -266,10 +296,13 @@ class Capture:
         from npuscope.analysis.replay.captures import capture_job
         from npuscope.analysis.replay.changes import parse_change
 
+        for word in changes:
+            if not isinstance(word, str):
+                raise UsageError(f"change {word!r}: give a text such as rank:5=median")
         wanted = [parse_change(word) for word in changes]
         if not wanted:
             raise UsageError("say what changes, such as whatif('rank:5=median')")
-        with self._asking:
+        with self._ask():
             con = self._across()
             return whatif_steps(con, capture_job(con, self._chosen), wanted)
 
@@ -277,7 +310,7 @@ class Capture:
         """How close a replay comes to the measured steps: how far to trust `whatif`."""
         from npuscope.analysis.replay.captures import capture_job, replay
 
-        with self._asking:
+        with self._ask():
             return replay(capture_job(self._across(), self._chosen))
 
     def critical_path(self) -> pl.DataFrame:
@@ -285,7 +318,7 @@ class Capture:
         from npuscope.analysis.replay.captures import capture_job
         from npuscope.analysis.replay.critical_path import critical_path
 
-        with self._asking:
+        with self._ask():
             return critical_path(capture_job(self._across(), self._chosen))
 
     def compare(self, other: Capture, by: CompareKey = "part") -> pl.DataFrame:
@@ -295,15 +328,17 @@ class Capture:
         from npuscope.analysis.compare.side import kernels_in_full, measure
         from npuscope.analysis.compare.waterfall import needs_all
 
-        _check_key("compare", by, get_args(CompareKey))
+        check_key("compare", by, get_args(CompareKey))
+        if not isinstance(other, Capture):
+            raise UsageError(f"compare with {other!r}: give what npuscope.open returns")
         key = by if by == "stage" or by == "rank" else None
 
         def side(job: Capture) -> Side:
-            with job._asking:
+            with job._ask():
                 return measure(job._across(), job._chosen, key, target=str(job._data.target))
 
         def in_full(job: Capture, told: Side) -> Side:
-            with job._asking:
+            with job._ask():
                 return told.with_kernels(kernels_in_full(job._across(), job._chosen, key))
 
         ours, theirs = side(self), side(other)
@@ -322,7 +357,7 @@ class Capture:
         from npuscope.collector.store.store import opened_over
         from npuscope.dashboard.terminal.doctor.doctor_rows import Disk, doctor_rows
 
-        with self._asking:
+        with self._ask():
             target = self._data.target
             read = opened_over(self._data.con, target) if is_store(target) else []
             return _frame(doctor_rows(examine(self._data.con, read, self._chosen), Disk()))
@@ -334,7 +369,9 @@ class Capture:
 
         from npuscope.selects import run_select, select_connection
 
-        with self._asking:
+        if not isinstance(text, str):
+            raise UsageError(f"sql {text!r}: give a SELECT as text")
+        with self._ask():
             if self._locked is None:
                 self._locked = select_connection(self._data.target)
                 self._open.callback(self._locked.close)
@@ -355,8 +392,8 @@ class Capture:
         from npuscope.dashboard.figures.of_capture import FIGURES, Asked
         from npuscope.dashboard.locale.language import language_of
 
-        _check_key("figure", name, tuple(FIGURES))
-        with self._asking:
+        check_key("figure", name, tuple(FIGURES))
+        with self._ask():
             one, ranks = self._one("figure")
             asked = Asked(self._across(), one, ranks[0], self._data.target, language_of(lang))
             found = FIGURES[name](asked)
@@ -370,10 +407,45 @@ class Capture:
         from npuscope.analysis.flops.mfu import mfu
         from npuscope.analysis.flops.peaks import parse_peaks
 
+        check_text(peak=peak)
         given = parse_peaks(peak) if peak is not None else None
         return mfu(self._data.con, scope, given_peaks=given, use=use), given
 
+    @contextlib.contextmanager
+    def _ask(self) -> Iterator[None]:
+        """One question at a time. Raises UsageError where it is closed, StoreError where the engine
+        cannot go on."""
+        import duckdb
+
+        with self._asking:
+            self._require_open()
+            try:
+                yield
+            except duckdb.Error as error:
+                raise StoreError(f"{self._place}: the query engine failed: {error}") from error
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise UsageError(
+                f"{self._place} is closed: open it again with npuscope.open, and ask before it is"
+                " closed"
+            )
+
+    def _found(self, rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
+        """These rows. Raises UsageError where there is none, as there is no such rank or step."""
+        from npuscope.analysis import query
+
+        if rows.is_empty() and scope != self._chosen:
+            if (reason := query.no_such_rank(self._data.con, scope)) is not None:
+                raise UsageError(reason)
+            known = query.steps(self._data.con, self._chosen)
+            if scope.step is not None and scope.step not in known["step"]:
+                raise UsageError(query.nothing_matches(self._data.con, scope))
+        return rows
+
     def _scope(self, rank: int | None = None, step: int | None = None) -> Scope:
+        check_whole(0, rank=rank)
+        check_whole(step=step)
         return Scope(self._chosen.run, self._chosen.capture, rank, step)
 
     @property
@@ -406,44 +478,6 @@ class Capture:
 
         if self._chosen.chosen() and query.capture_facts(self._data.con, self._chosen).is_empty():
             raise UsageError(query.nothing_matches(self._data.con, self._chosen))
-
-
-def _use(
-    model: str | None,
-    sequence_length: int | None,
-    tokens_per_step: int | Literal["auto"] | None,
-    attention: Attention,
-    recompute: Recompute | None,
-) -> ModelUse | None:
-    from npuscope.analysis.flops.mfu import MOST_TOKENS, ModelUse
-    from npuscope.analysis.flops.model.describe import model_of
-
-    _check_attention(attention)
-    if model is None:
-        if (sequence_length, tokens_per_step, recompute) != (None, None, None):
-            raise UsageError("sequence_length, tokens_per_step and recompute need model=")
-        return None
-    if isinstance(tokens_per_step, int):
-        is_count = 0 < tokens_per_step <= MOST_TOKENS
-    else:
-        is_count = tokens_per_step in (None, "auto")
-    if not is_count:
-        raise UsageError(
-            f"tokens_per_step {tokens_per_step!r}: give the tokens of the whole job, or auto"
-        )
-    return ModelUse(model_of(model), sequence_length, tokens_per_step, attention, recompute)
-
-
-def _check_attention(attention: str) -> None:
-    from npuscope.analysis.flops.model.model import Attention
-
-    if attention not in (known := get_args(Attention)):
-        raise UsageError(f"attention {attention!r}: choose one of {', '.join(known)}")
-
-
-def _check_key(what: str, key: str, known: tuple[str, ...]) -> None:
-    if key not in known:
-        raise UsageError(f"{what} by {key!r}: choose one of {', '.join(known)}")
 
 
 def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:

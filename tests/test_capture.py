@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from tests.cli.command import output_of, rows_of
 from tests.conftest import REPOSITORY
 
 WRONG: Any = "colour"
+WRONG_KIND: Any = None
 Ask = Callable[[Capture], pl.DataFrame]
 # Question and its command, whose rows the catalog describes (tests/cli/test_every_verb.py).
 QUESTIONS: list[tuple[Ask, str]] = [
@@ -145,6 +147,33 @@ def test_what_is_not_there_is_said(tmp_path: Path, sample_store: Path) -> None:
         for ask in (job.mfu, job.waterfall):
             with pytest.raises(UsageError, match="choose one of causal, full"):
                 ask(attention=WRONG)
+
+
+def test_arguments_that_are_none_are_told_as_such(job: Capture, sample_store: Path) -> None:
+    asked: list[tuple[str, Callable[[], object]]] = [
+        ("path None: give the path", lambda: npuscope.open(WRONG_KIND)),
+        ("run 3: give a text", lambda: npuscope.open(sample_store, run=3)),  # type: ignore[arg-type]
+        ("jobs 0: give a whole number from 1 on", lambda: npuscope.open(sample_store, jobs=0)),
+        ("rank 'colour': give a whole number", lambda: job.steps(rank=WRONG)),
+        ("no rank 99 here", lambda: job.kernels(rank=99)),
+        ("no step 99 here: there is 12-13", lambda: job.steps(step=99)),
+        ("top -1: give a whole number from 1 on", lambda: job.comm(top=-1)),
+        ("sequence_length 0: give a whole", lambda: job.mfu("qwen3-8b", sequence_length=0)),
+        ("by node, all ranks are compared", lambda: job.experts("node", rank=1)),
+        ("compare with 'colour': give what", lambda: job.compare(WRONG)),
+        ("sql None: give a SELECT", lambda: job.sql(WRONG_KIND)),
+        ("change None: give a text", lambda: job.whatif(WRONG_KIND)),
+    ]
+    with npuscope.open(sample_store) as closed:
+        pass
+    asked += [("is closed: open it again", ask) for ask in (
+        closed.facts, closed.steps, closed.findings, closed.__enter__,
+        lambda: closed.sql("select 1"), lambda: job.compare(closed),
+    )]  # fmt: skip
+    for told, ask in asked:
+        with pytest.raises(UsageError, match=re.escape(told)):
+            ask()
+    assert repr(closed).endswith(": closed>")
 
 
 @pytest.mark.slow
