@@ -1,8 +1,9 @@
 """Which rank a profile folder belongs to and when it was recorded.
 
 Rank, first answer wins: number in `profiler_info_<rank>.json`; `rank_id` inside it; the DB's
-RANK_DEVICE_MAP; number in the DB's file name; `rank_id` of msprof's info.json. Never the folder's
-name (users rename folders) and never the device (rank 2 may run on device 4).
+RANK_DEVICE_MAP; number in the DB's file name; `rank` of `distributed_args` in profiler_metadata;
+`rank_id` of msprof's info.json. Never the folder's name (users rename folders) and never the
+device (rank 2 may run on device 4).
 
 Window: the profiler's own clock readings; the DB's session; msprof's start_info and end_info; else
 first and last times found in the kernel table or at both ends of the timeline.
@@ -29,6 +30,7 @@ from typing import Any
 from npuscope.messages import Message
 
 from ..model import Framework, Role, SourceFile
+from ..readers.metadata.profiler_metadata import read_metadata
 from ..small_files import open_regular, read_small
 from ..wall_clock import EPOCH_FROM_NS
 from .database_facts import Row, ask
@@ -81,6 +83,9 @@ def identify(
         answers += _from_name(
             database[0].path, r"ascend_\w+_profiler_(\d+)\.db", "number in the DB's name"
         )
+    # It is of the process: of one whose devices are ranks each it tells none.
+    for file in files.get("profiler_metadata", ()) if not answers and device_id is None else ():
+        answers += _valid(read_metadata(file.path).rank, "rank in profiler_metadata")
     for path, info in machines.items() if not answers or framework == "msprof" else ():
         # Beside what torch_npu and MindSpore say of the rank, this is what the process was told.
         if device_id is None or path.endswith(f".{device_id}"):  # else it speaks of all devices

@@ -43,6 +43,7 @@ OUTPUT_FOLDER = "ASCEND_PROFILER_OUTPUT"
 
 _FRAMEWORK_FOLDER = re.compile(r".*_ascend_(pt|ms)")
 _PROF_FOLDER = re.compile(r"PROF_.+")
+_PACKED_PROFILE = re.compile(r".*_ascend_(pt|ms)\.|PROF_[^.]+\.")
 # Dumped arguments, hidden folders: never a profile's export. Raw data and logs lie inside profile
 # folders, which are not searched further.
 _SKIPPED = re.compile(r".*_op_arg|\..*")
@@ -298,6 +299,11 @@ def _profile_folders(
             loads.append(folder)
         for trace in kineto_files.candidates(folder, names):
             yield trace, "kineto"
+        problems += [
+            Problem(str(folder / packed), "packed, not read: unpack it")
+            for packed in filter(PACKED.fullmatch, names)
+            if _PACKED_PROFILE.match(packed) and packed.split(".")[0] not in names
+        ]
         for child in children:
             try:
                 if child.is_dir() and not (folder != start and _SKIPPED.fullmatch(child.name)):

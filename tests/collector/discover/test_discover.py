@@ -116,7 +116,13 @@ def test_untold_ranks_are_numbered_past_the_known(tmp_path: Path) -> None:
     write_rank(tmp_path / "b_ascend_pt", 0)
     write_rank(tmp_path / "c_ascend_pt", None)
 
-    assert ranks(tmp_path) == {"a_ascend_pt": 1, "b_ascend_pt": 0, "c_ascend_pt": 2}
+    told = write_rank(tmp_path / "d_ascend_pt", None)
+    metadata = {"distributed_args": {"rank": 5, "world_size": 8}}
+    (told / "profiler_metadata.json").write_text(json.dumps(metadata))
+
+    assert ranks(tmp_path) == {
+        "a_ascend_pt": 1, "b_ascend_pt": 0, "c_ascend_pt": 2, "d_ascend_pt": 5
+    }  # fmt: skip
 
 
 def test_window_from_the_profilers_clocks(tmp_path: Path) -> None:
@@ -255,8 +261,13 @@ def test_packed_tables_are_told(tmp_path: Path) -> None:
     folder = write_rank(tmp_path / "x_ascend_pt", 0) / "ASCEND_PROFILER_OUTPUT"
     (folder / "communication.json.gz").write_bytes(b"packed")
     (folder / "kernel_details.csv.gz").write_bytes(b"stands there unpacked, too")
-    (problem,) = discover(tmp_path).problems
-    assert Path(problem.path).name == "communication.json.gz" and "gunzip" in problem.message
+    for name in ("x_ascend_pt.zip", "y_ascend_pt.tar.gz", "notes.zip"):  # the first is unpacked
+        (tmp_path / name).write_bytes(b"packed")
+    told = {Path(one.path).name: one.message for one in discover(tmp_path).problems}
+    assert told == {
+        "communication.json.gz": "packed, not read: `gunzip` it",
+        "y_ascend_pt.tar.gz": "packed, not read: unpack it",
+    }
 
 
 def test_an_unreadable_folder_is_reported() -> None:
