@@ -72,7 +72,8 @@ def _card(page: Page, finding: Finding, number: int) -> None:
             _figures(say, finding)
         with told:
             st.markdown(sentence(say(finding.statement)))
-            with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+            # The longest name of a page leaves its row room for the badge at 1280 px.
+            with st.container(horizontal=True, gap="xsmall", vertical_alignment="center"):
                 _links(page, finding)
                 with st.popover(say("why, and what to try"), type="tertiary"):
                     st.markdown(f"**{plain(say('try'))}:** {sentence(say(finding.advice))}")

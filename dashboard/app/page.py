@@ -224,9 +224,10 @@ class Page:
         columns: Sequence[str] | None = None,
         links: Sequence[str] = (),
         titles: Mapping[str, str] = MappingProxyType({}),
+        is_open: bool = False,
     ) -> None:
-        """A table for people, folded: units chosen per column, with the raw frame as CSV and
-        Parquet.
+        """A table for people, folded but where no figure stands above it: units chosen per column,
+        with the raw frame as CSV and Parquet.
 
         `columns` are those shown, in this order (None: all); downloads have all of them. `links`
         are columns of URLs as `go` makes them, `titles` words of columns that need others than
@@ -239,7 +240,7 @@ class Page:
                 if one not in ("run", "capture") or frame[one].n_unique() > 1
             ]
         told = self.say(title or Message("The figures as a table"))
-        with st.expander(f"{plain(told)} ({frame.height:,})"):
+        with st.expander(f"{plain(told)} ({frame.height:,})", expanded=is_open):
             draw_table(frame, self.say, name=name, columns=columns, links=links, titles=titles)
 
     def translated(self, frame: pl.DataFrame) -> pl.DataFrame:

@@ -19,6 +19,7 @@ from .layout import ends_as_lines, lay_out, rows_px
 
 # Where changes are small beside the step, the axis begins near them, and only they are bars.
 _FROM_NOTHING = 0.4
+_LEAST_SPREAD = 0.001  # of the step: an axis of less counts what no number beside it shows
 _ROOM = 0.3
 _NUMBER = 0.14  # of the axis: as wide as a number
 
@@ -50,7 +51,8 @@ def change_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     )
     levels = [ns / 1e6 for ns in accumulate((ends[0], *changes))]
     spread = max(levels) - min(levels)
-    low = 0.0 if spread > _FROM_NOTHING * max(levels) else min(levels) - max(spread, 0.001) * _ROOM
+    wide = max(spread, _LEAST_SPREAD * max(levels))
+    low = 0.0 if spread > _FROM_NOTHING * max(levels) else min(levels) - wide * _ROOM
     if low:
         ends_as_lines(figure, {0: ends[0] / 1e6, len(names) - 1: ends[1] / 1e6})
     elif min(levels) < _NUMBER * max(levels):

@@ -51,7 +51,7 @@ def health_figure(
     )  # fmt: skip
     for number, (title, traces, unit) in enumerate(panels, start=1):
         figure.add_traces(traces, rows=number, cols=1)
-        figure.update_yaxes(title={"text": unit}, row=number, col=1)
+        figure.update_yaxes(title={"text": unit}, separatethousands=True, row=number, col=1)
         if title == _OF["grad_norm"]:
             ticks = log_ticks(points["grad_norm"])
             figure.update_yaxes(type="log", **ticks, row=number, col=1)

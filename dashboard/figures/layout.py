@@ -74,6 +74,7 @@ def lay_out(
         figure.update_yaxes(title={"text": y})
     if is_listed:
         figure.update_yaxes(autorange="reversed", ticksuffix=" ")
+        figure.update_xaxes(separatethousands=True)
     return figure
 
 

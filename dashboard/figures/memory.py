@@ -16,7 +16,7 @@ from .layout import add_parts, lay_out, numbered_names, of_many, rows_px, shorte
 
 MOST_CURVES = 6
 MOST_RANKS = 48
-MOST_HOLDERS = 20
+MOST_HOLDERS = 16
 _PEAK_PARTS = (
     ("reserved at most", "peak_bytes", SERIES[6]),
     ("allocated at most", "peak_allocated_bytes", SERIES[0]),
@@ -83,8 +83,8 @@ def curve_figure(curve: pl.DataFrame, say: Say, steps: pl.DataFrame | None = Non
     part = "Memory over time: the {count} largest of {every} components"
     title = of_many("Memory over time", part, shown.height, components.height)
     title = f"{say('rank')} {curve['rank'][0]} · {say(title)}" if curve.height else title
-    figure = lay_out(figure, say, title, height_px=420, x=say("ms since the first record"), y=unit)
-    return figure.update_yaxes(rangemode="tozero")
+    figure = lay_out(figure, say, title, height_px=380, x=say("ms since the first record"), y=unit)
+    return figure.update_yaxes(rangemode="tozero", separatethousands=True)
 
 
 def peaks_figure(main: pl.DataFrame, say: Say) -> go.Figure:
@@ -113,8 +113,7 @@ def peaks_figure(main: pl.DataFrame, say: Say) -> go.Figure:
 def holders_figure(holders: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `memory_holders` of one rank: what holds its memory when most of it is in use."""
     shown = holders.filter(pl.col("held_bytes") > 0).head(MOST_HOLDERS)
-    most = shown["held_bytes"].max()
-    divisor, unit = fitting_unit(most, "memory")
+    divisor, unit = fitting_unit(holders["held_bytes"].sum(), "memory")  # as the whole is told
     figure = go.Figure()
     figure.add_bar(
         y=numbered_names(
@@ -136,7 +135,7 @@ def holders_figure(holders: pl.DataFrame, say: Say) -> go.Figure:
     part = "Who holds the memory at the peak: {count} of {every}"
     title = of_many("Who holds the memory at the peak", part, shown.height, every)
     return lay_out(
-        figure, say, title, height_px=rows_px(shown.height), x=unit, is_listed=True
+        figure, say, title, height_px=rows_px(shown.height, 20), x=unit, is_listed=True
     ).update_yaxes(dtick=1)
 
 
@@ -174,6 +173,7 @@ def growth_figure(steps: pl.DataFrame, growth: pl.DataFrame, say: Say) -> go.Fig
     part = "Memory at the end of each step: {count} of {every} ranks"
     title = of_many("Memory at the end of each step", part, shown.height, order.height)
     figure = lay_out(figure, say, title, height_px=360, x=say("step"), y=unit)
+    figure.update_yaxes(separatethousands=True)
     ticks = steps["step"].drop_nulls().unique().sort()
     if ticks.len() <= 20:
         figure.update_xaxes(tickvals=ticks.to_list())

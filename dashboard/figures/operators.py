@@ -16,6 +16,7 @@ from .layout import lay_out, log_ticks, numbered_names, of_many, rows_px, shorte
 
 MOST_ROWS = 25
 MOST_POINTS = 5_000
+_LEAST_LABELLED = 0.04  # of a bar: a share written into less would be turned or shrunk
 # Dark figures can be read on all of it, on a light page and on a dark one.
 _LIGHT_TO_STRONG = [[0, "#e3edf2"], [1, "#5cb3d1"]]
 _PIPES = (
@@ -31,8 +32,9 @@ def classes_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     for name, ns, share in rows.select("class", "computing_ns", "share_ratio").iter_rows():
         figure.add_bar(
             y=[""], x=[ns / 1e6], name=say(CLASS_WORDS[name]), orientation="h",
-            marker_color=CLASSES[name], text=percent(share), textposition="auto",
-            hovertemplate="%{x:,.3f} ms, %{text}",
+            marker_color=CLASSES[name], textposition="inside", textangle=0,
+            text=percent(share) if share is None or share >= _LEAST_LABELLED else "",
+            customdata=[percent(share)], hovertemplate="%{x:,.3f} ms, %{customdata}",
         )  # fmt: skip
     figure.update_layout(barmode="stack")
     return lay_out(figure, say, Message("Computing time by class"), height_px=190,
@@ -43,7 +45,7 @@ def headroom_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `operator_headroom`: the MOST_ROWS with the most headroom, from low to high."""
     shown = rows.drop_nulls("headroom_high_ns").head(MOST_ROWS)
     names = [
-        f"{shorten(type_ or '-')} {shorten(shapes or '')} "
+        f"{shorten(type_ or '-')} {shorten((shapes or '').rstrip(';'))} "
         for type_, shapes in shown.select("type", "input_shapes").iter_rows()
     ]
     places = list(range(shown.height))

@@ -53,7 +53,7 @@ def front_figure(
     figure.update_xaxes(type="log", **log_ticks(strategies["step_ns"] / divisor))
     figure.update_yaxes(type="log", **log_ticks(strategies["peak_bytes"] / _GIB))
     lay_out(
-        figure, say, "Step and memory of strategies", height_px=460,
+        figure, say, "Step and memory of strategies", height_px=380,
         x=say(Message("step ({unit})", unit=unit)),
         y=say("GiB of the fullest rank"),
     )  # fmt: skip
@@ -96,7 +96,7 @@ def parts_figure(chosen: pl.DataFrame, say: Say) -> go.Figure:
     figure.update_layout(barmode="stack")
     title = Message("Where the steps of {count} strategies go", count=len(rows))
     lay_out(
-        figure, say, title, height_px=rows_px(len(rows)) + 60,
+        figure, say, title, height_px=rows_px(len(rows), 18) + 60,
         x=say(Message("step ({unit})", unit=unit)),
         is_listed=True,
     )  # fmt: skip

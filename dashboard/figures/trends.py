@@ -78,7 +78,7 @@ def log_figure(points: pl.DataFrame, changes: pl.DataFrame, say: Say) -> go.Figu
         figure.add_vline(x=row["step"], **_mark(row))
     return lay_out(
         figure, say, "Steps in the training log", height_px=100 + _PANEL_PX, x=say("step"), y=unit
-    )
+    ).update_yaxes(separatethousands=True)
 
 
 def is_dated(captures: pl.DataFrame) -> bool:

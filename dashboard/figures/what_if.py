@@ -28,6 +28,7 @@ PATH_WORDS = {
     "schedule": "schedule",
 }
 _ROOM = 0.18
+_LEAST_SPREAD = 0.001  # of the step, as in a comparison
 _FROM_NOTHING = 0.4
 
 
@@ -69,7 +70,7 @@ def saved_figure(row: Mapping[str, Any], say: Say) -> go.Figure:
     spread = max(levels) - min(levels)
     least = 0.0
     if spread < _FROM_NOTHING * max(levels):  # changes are small: the axis begins near them
-        least = min(levels) - max(spread, 1e-3) * 2 * _ROOM
+        least = min(levels) - max(spread, _LEAST_SPREAD * max(levels)) * 2 * _ROOM
         ends_as_lines(figure, {0: begin / 1e6, len(names) - 1: end / 1e6})
     figure.update_xaxes(range=[least, max(levels) + 2 * _ROOM * (max(levels) - least)])
     title = Message("From the step replayed to the step predicted")

@@ -113,7 +113,7 @@ with links:
         if not both.is_empty():
             with st.expander(say("Bandwidth of operations, and while overlapping computing")):
                 page.figure(figures.contention_figure(both, say), key="contention")
-            page.table(contention, name="contention")
+            page.table(contention, name="contention", title="Bandwidth beside computing, and alone")
         page.table(bandwidth, name="bandwidth", title="Bandwidth while operations transfer")
 
 with between:

@@ -164,7 +164,7 @@ with real:
             "high": "to", "verdict": "verdict"}  # fmt: skip
     page.table(
         page.translated(pl.DataFrame(words.measure_rows(found)).select(*told)),
-        name="compare_measures", title="Is it real?",
+        name="compare_measures", title="Is it real?", is_open=True,
         titles={column: say(title) for column, title in told.items()},
     )  # fmt: skip
 with over_time:

@@ -23,6 +23,9 @@ GAIN = (
     "basis", "change",
 )  # fmt: skip
 EPISODES = 100
+EPISODE = (
+    "rank", "step", "cause", "stage", "operator", "start_ns", "free_ns", "count", "longest_ns",
+)  # fmt: skip
 OPERATOR = ("cause", "stage", "operator", "free_ns", "share_ratio", "count", "longest_ns")
 
 page = open_page("host")
@@ -89,7 +92,10 @@ with gained:
             " alike, with a fifth less. What a wait for the device costs is told beyond the other"
             " causes: a host that never waits would hide those, too."
         )
-        page.table(named(gains), name="host_gains", columns=GAIN)
+        page.table(
+            named(gains), name="host_gains", title="Gain without each cause", columns=GAIN,
+            is_open=True,
+        )  # fmt: skip
         page.notes(gain_notes(gains))
     calls = page.frame(of_ranks, view="host_calls", step=None)
     if not calls.is_empty():
@@ -98,7 +104,7 @@ with gained:
     if not places.is_empty():
         page.heading("Are threads on cores near their device?")
         page.table(
-            places, name="host_placement",
+            places, name="host_placement", title="Threads and their nodes", is_open=True,
             titles={
                 "slow_ratio": say("time / usual"), "slow_low_ratio": say("time / usual, from"),
                 "slow_high_ratio": say("time / usual, to"),
@@ -112,7 +118,10 @@ with waited:
     else:
         if episodes.height == EPISODES:
             page.text("The costliest 100.")
-        page.table(in_words(episodes), name="host_episodes")
+        page.table(
+            in_words(episodes), name="host_episodes", title="Episodes of host time",
+            columns=EPISODE, titles=TITLES, is_open=True,
+        )  # fmt: skip
 
 with ahead:
     pace = page.frame(free_time.host_pace)
@@ -132,7 +141,7 @@ with ahead:
         page.text(
             "Host time for a launch: the smallest mean kernel time at which this host keeps up."
         )
-        page.table(pace, name="host_pace")
+        page.table(pace, name="host_pace", title="Pace of the host")
 
 verdict_here(page, slot)
 page.notes([

@@ -87,7 +87,10 @@ with giving:
                 " data. High: beyond the chip's limits, which nothing attains. A step gains what of"
                 " it lies on the critical path."
             )
-            page.table(room.with_columns(worded_class), name="operator_headroom", columns=HEADROOM)
+            page.table(
+                room.with_columns(worded_class), name="operator_headroom",
+                title="Headroom of operators", columns=HEADROOM,
+            )  # fmt: skip
 
 with why:
     told = page.later(causes.causes_of)
@@ -107,7 +110,10 @@ with why:
             summed.with_columns(worded, pl.col("reason").replace(reasons)), name="operator_causes"
         )
         if not rested_on.is_empty():
-            page.table(rested_on.with_columns(worded), name="operator_cause_rows", columns=EVIDENCE)
+            page.table(
+                rested_on.with_columns(worded), name="operator_cause_rows",
+                title="What each cause rests on", columns=EVIDENCE,
+            )  # fmt: skip
 
 with limits:
     roofline = page.frame(under_roofline)

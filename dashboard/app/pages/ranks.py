@@ -90,7 +90,7 @@ if page.is_across:
         if answers.is_waiting_known(ranked):
             page.figure(figures.culprits_figure(ranked, silent, say), key="culprits")
             page.text(
-                "Sum over all other ranks, of the steps shown: it counts each rank that waits."
+                "Sum over all other ranks, mean of the steps shown: it counts each rank that waits."
             )
         else:
             page.empty(

@@ -134,6 +134,11 @@ class Visit:
         panels = [one.get_attribute("aria-controls") for one in chosen.filter(visible=True).all()]
         return [self.tab.locator(f'[id="{panel}"]').inner_text().strip() for panel in panels]
 
+    def tables_of_tab(self) -> list[str]:
+        """Titles of the tables below the chosen tab, without the number of their rows."""
+        titles = self.tab.locator('[role="tabpanel"] details > summary').filter(visible=True)
+        return [one.strip().rpartition(" (")[0] or one for one in titles.all_inner_texts()]
+
     def figures(self) -> list[dict[str, Any]]:
         """The figures' own data, as the browser has it: `traces`, `title`, `range` of x."""
         drawn: list[dict[str, Any]] = self.tab.evaluate(_FIGURES)

@@ -178,6 +178,9 @@ def test_bars_of_a_small_change_fill_the_figure_and_those_of_a_large_one_begin_a
     assert not large.layout.shapes and large.data[0].totals.marker.color != "rgba(0,0,0,0)"
     none = change_figure(compared([("computing", 10_000_300, 10_000_000)]), str)
     assert none.data[0].text[1] == "0.000"  # no sign of what rounds to nothing
+    # Nor an axis that counts what no number shows: with 1 us from tick to tick, not 50 ns.
+    low, high = none.layout.xaxis.range
+    assert high - low > 0.003 and low < 10 < high
 
 
 def test_most_of_a_difference_is_of_the_longest_bar() -> None:

@@ -81,6 +81,9 @@ def test_bars_of_names_that_look_alike_lie_apart() -> None:
     )  # fmt: skip
     bars = memory.holders_figure(held, str).data[0]
     assert len(set(bars.y)) == 2 and list(bars.x) == [2048.0, 1024.0]
+    held = held.with_columns(held_bytes=pl.col("held_bytes") * 4)  # 12 GiB: the sentence says GiB
+    figure = memory.holders_figure(held, str)
+    assert list(figure.data[0].x) == [8.0, 4.0] and figure.layout.xaxis.title.text == "GiB"
 
 
 def test_waiting_by_both_estimates_and_hccl() -> None:
@@ -241,6 +244,12 @@ def test_a_class_of_operators_has_its_colour_in_whatever_order() -> None:
     def colours(*names: str) -> dict[str, str]:
         rows = pl.DataFrame({"class": names, "computing_ns": 1e6, "share_ratio": 0.5})
         return {one.name: one.marker.color for one in operators.classes_figure(rows, str).data}
+
+    narrow = pl.DataFrame(
+        {"class": ["matmul", "vector"], "computing_ns": [97e4, 3e4], "share_ratio": [0.97, 0.03]}
+    )
+    bars = operators.classes_figure(narrow, str).data
+    assert [(one.text, one.customdata[0]) for one in bars] == [("97.0 %", "97.0 %"), ("", "3.0 %")]
 
     assert colours("matmul", "vector") == colours("vector", "matmul")
     assert len(set(colours(*CLASS_WORDS).values())) == len(CLASS_WORDS)

@@ -73,8 +73,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def address(stores: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One dashboard over all stores."""
-    with served(list(stores.values()), tmp_path_factory.mktemp("served")) as started:
+    """One dashboard over all stores, with what a search found."""
+    folder = tmp_path_factory.mktemp("served")
+    found = folder / "strategies.parquet"
+    asked = ["search", "qwen3-30b-a3b", "--cluster", "2x8", "--only", "gbs=64,seq=4096"]
+    done = CliRunner().invoke(app, [*asked, "-o", str(found)])
+    assert done.exit_code == 0, done.output
+    with served(list(stores.values()), folder, "--strategies", str(found)) as started:
         yield started
 
 
@@ -104,6 +109,8 @@ def test_pages_are_drawn_without_complaint(
                 seen.shot(SHOTS / name / f"{page}-{part}-{width}-{lang}.png")
                 assert "" not in seen.shown_by_tabs(), (page, part)
                 assert seen.overlaps() == [], (page, part)
+                told = seen.tables_of_tab()
+                assert len(set(told)) == len(told), (page, part, told)
                 assert width != 1280 or seen.height_px() <= TWO_SCREENS_PX, (page, part)
                 assert seen.tab.evaluate("document.body.scrollWidth") <= width, (page, part)
                 assert os.environ.get("HOME", "/root") + "/" not in seen.text(), (page, part)
@@ -167,6 +174,10 @@ def test_the_overview_shows_the_steps_command(shown: Shown) -> None:
     seen.open("overview", **chosen)
     label = seen.tab.locator(".st-key-fresh")  # a figure scrolls below it
     assert label.evaluate("one => getComputedStyle(one).backgroundColor") != "rgba(0, 0, 0, 0)"
+    for card in seen.tab.locator('[class*="st-key-finding_"]').filter(visible=True).all():
+        link = card.locator('[data-testid="stPageLink"]').first.bounding_box()
+        badge = card.locator(".stMarkdownBadge").first.bounding_box()
+        assert link and badge and badge["y"] < link["y"] + link["height"], "one row"
     rows = printed(store, "steps")
     overlapped = sum(row["overlapped_ns"] for row in rows)
     gauges = seen.gauges()

@@ -36,7 +36,7 @@ def test_catalogs_are_whole() -> None:
     ],
 )  # fmt: skip
 def test_chinese_has_one_word_for_one_thing(other: str, english: str) -> None:
-    """The words are step, 前向/反向计算, 回放, 显存 (of a device), 作业 (a job), run,
+    """The words are step, 前向/反向计算, 回放, 显存 (of a device), 作业 (a job), 运行 (a run),
     算子 (a kernel; 内核 is an operating system's), 采集, 慢卡, 负载最高, 未掩盖 and shape;
     and stops are Chinese, too."""
     texts = catalog(CHINESE)
