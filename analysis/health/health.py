@@ -151,10 +151,12 @@ def _summary(
 ) -> dict[str, float | int | None]:
     weights = steps["iterations"].to_numpy()
     useful_s = float(steps["step_ns"].fill_null(0).to_numpy() @ weights) / _NS
-    at_s = lines["at_s"].fill_nan(None).drop_nulls().to_numpy()
+    times = lines["at_s"].fill_nan(None)
+    at_s = times.drop_nulls().to_numpy()
     elapsed_s = lines["elapsed_s"].drop_nulls().to_numpy()
     wall_s = None
-    is_timed = len(elapsed_s) == lines.height  # else the useful time is not all
+    # Else the useful time is not all, or of more than these times span.
+    is_timed = len(elapsed_s) == lines.height and None not in (*times.head(1), *times.tail(1))
     if is_timed and len(at_s) > 1 and at_s.max() > at_s.min():
         wall_s = float(at_s.max() - at_s.min() + elapsed_s[0] * weights[0])
         if useful_s > _OVER * wall_s:  # then these times are not of these steps

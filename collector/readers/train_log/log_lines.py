@@ -40,6 +40,7 @@ _COLUMNS: dict[str, tuple[str, float]] = {
     "tokens per second": ("tokens_per_s", 1.0),
     "tokens_per_second": ("tokens_per_s", 1.0),
     "tps": ("tokens_per_s", 1.0),
+    "tokens per gpu per second (tgs)": ("tokens_per_s", 1.0),  # Megatron-DeepSpeed
     "lm loss": ("loss", 1.0),
     "loss": ("loss", 1.0),
     "grad norm": ("grad_norm", 1.0),
@@ -137,11 +138,13 @@ _COUNTS = frozenset({"global batch size", "consumed samples", "consumed tokens"}
 # Zero here is what a trainer prints that does not know.
 _MAY_DIVERGE = frozenset({"loss", "grad_norm"})
 POSITIVE = frozenset({"elapsed_s", "tokens_per_s", "tflops_per_s", "mfu_ratio"})
-PER_DEVICE = frozenset({"tps", "throughput(tps)", "perf/throughput", "tokens/p/s"})
+PER_DEVICE = frozenset({
+    "tps", "throughput(tps)", "perf/throughput", "tokens/p/s", "tokens per gpu per second (tgs)",
+})  # fmt: skip
 
 _GROUPED = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?"
 _PLAIN = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,4})?"
-_NUMBER = rf"[-+]?(?:{_GROUPED}|{_PLAIN}|nan|NaN|inf)"
+_NUMBER = rf"[-+]?(?:{_GROUPED}|{_PLAIN}|[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)"
 _WHOLE_NUMBER = re.compile(rf"({_NUMBER})\s*(%?)")
 _COUNT = re.compile(r"\d{1,18}")
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -302,3 +302,7 @@ def test_what_is_unknown_is_not_made_up() -> None:
     assert [lossy[f"{name}_count"] for name in counts] == [0, 0, 0, None]
     partly = of([1, 2, 3], elapsed_s=[3.0, None, 3.0], at_s=[0.0, 3.0, 6.0])
     assert partly.summary["goodput_ratio"] is None
+    # Ten steps of 3 s, and times of the last six, between which an hour passed: of the first four
+    # nobody knows how long they took with what was between them.
+    late = of(range(10), elapsed_s=[3.0] * 10, at_s=[None] * 4 + [0.0, 3.0, 6.0, 3606, 3609, 3612])
+    assert (late.summary["wall_s"], late.summary["goodput_ratio"]) == (None, None)

@@ -95,6 +95,15 @@ def test_mindspeed_llm_tells_its_mfu_in_percent(read: Any) -> None:
     assert log.facts == LogFacts(32, None, None, 32 * 512, None)
     older = read("iteration: 7 | loss: 1.5 | lr: 1e-4 | throughput(samples/s): 8.9 | \n")
     assert only(older) == {"step": 7, "loss": 1.5, "learning_rate": 1e-4}
+    deepspeed = read(
+        " iteration 10/ 500 | consumed samples: 640 | elapsed time per iteration (ms): 5120.0 | lm"
+        " loss: 2.5 | tokens per gpu per second (tgs): 6400.125 | TFLOPs: 142.30 |\n"
+    )
+    assert only(deepspeed) == {
+        "step": 10, "elapsed_s": 5.12, "loss": 2.5, "tokens_per_s": 6400.125, "per_device": 1.0,
+        "tflops_per_s": 142.3,
+    }  # fmt: skip
+    assert deepspeed.facts.tokens_per_s_of == "device"
 
 
 def test_torchtitan_in_colours(read: Any) -> None:
@@ -125,6 +134,8 @@ def test_hugging_face(read: Any) -> None:
         (40, 1.0, None, None), (None, 1.25, 0.5, 1e-5), (None, 1.125, None, 9e-6),
     ]  # fmt: skip
     assert log.notes == ("train.log: 2 line(s) have no step number: their step is unknown",)
+    state = read('{"log_history": [{"step": 5, "loss": 1.5, "grad_norm": Infinity, "epoch": 0.1}]}')
+    assert only(state) == {"step": 5, "loss": 1.5, "not_finite_count": 1.0}
 
 
 @pytest.mark.parametrize(
