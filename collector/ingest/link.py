@@ -65,6 +65,7 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
                 "communication was recorded as tasks only: an operation spans its first "
                 "to its last task"
             )
+    _tell_repeats(con, log)
     numbered = ("comm_groups", "op_tasks", "comm_ops", "comm_tasks")
     there = () if is_empty(con, "comm_ops") and is_empty(con, "comm_tasks") else numbered
     for name in (*there, *(() if is_empty(con, "comm_matrix") else ("comm_matrix",))):
@@ -95,6 +96,40 @@ def _replace(con: duckdb.DuckDBPyConnection, table: str, by: str, *, keep: bool 
     run(con, f'insert into "{table}" by name select * from "{by}"')
     if not keep:
         run(con, f'drop table "{by}"')
+
+
+# What tells one kernel or operation from another: a stream runs one at a time.
+_PLACES = {
+    "kernels": "device_id, stream_id, task_id, context_id, name, start_ns, dur_ns",
+    "comm_ops": "device_id, stream_id, group_hash, name, start_ns, dur_ns",
+}
+
+
+def _tell_repeats(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
+    """Tell of rows that stand there twice, as in tables that somebody put together."""
+    for table, place in _PLACES.items():
+        con.execute(f"""
+            create or replace temp table _repeated as
+            select start_ns from {table} group by start_ns having count(*) > 1""")
+        if is_empty(con, "_repeated"):
+            continue
+        count = scalar(
+            con,
+            f"""
+            select sum(n) from (
+                select count(*) - 1 as n from {table}
+                where name is not null and dur_ns > 0
+                    and start_ns in (select start_ns from _repeated)
+                group by {place})
+        """,
+        )
+        if count:
+            log.warn(
+                "{table}: {count} rows stand there twice: counts and sums of durations are too "
+                "large by them, the parts of steps are not",
+                table=table,
+                count=int(count),
+            )
 
 
 def _assign_steps(con: duckdb.DuckDBPyConnection, table: str, unless: str = "") -> None:

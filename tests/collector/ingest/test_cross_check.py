@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import duckdb
 import pytest
 
-from npuscope.collector.ingest.link import cross_check
+from npuscope.collector.ingest.link import cross_check, link
 from npuscope.collector.model import RankSource, ReadLog, Role, SourceFile
 
 T0 = 1_700_000_000_000_000_000
@@ -97,3 +97,21 @@ def test_a_step_far_from_its_kernels(staging: duckdb.DuckDBPyConnection) -> None
 
 def test_a_step_whose_kernels_come_late(staging: duckdb.DuckDBPyConnection) -> None:
     assert warnings(staging, WHOLE, [(7, 1e6)], window=(-30 * S, -29 * S)) == []
+
+
+def test_what_stands_there_twice_is_told(staging: duckdb.DuckDBPyConnection) -> None:
+    """By hand: of two kernels one is there twice; the third begins with it on another stream."""
+    for stream, start, dur in [(1, 0, 5), (1, 0, 5), (2, 0, 5), (1, 9, 7)]:
+        staging.execute(
+            "insert into kernels (name, stream_id, start_ns, dur_ns) values ('a', ?, ?, ?)",
+            [stream, T0 + start, dur],
+        )
+    for name in ("hcom_x", "hcom_x", "hcom_y"):
+        staging.execute(
+            "insert into comm_ops (name, start_ns, dur_ns) values (?, ?, 8)", [name, T0]
+        )
+    log = ReadLog()
+    link(staging, RankSource("job", "pytorch", 0, "test", {}), log)
+    kernels, operations = log.warnings
+    assert kernels.startswith("kernels: 1 rows stand there twice: counts and sums")
+    assert operations.startswith("comm_ops: 1 rows stand there twice: counts and sums")
