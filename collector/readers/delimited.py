@@ -85,9 +85,9 @@ class Rows:
 
 
 def normal(name: str) -> str:
-    """A header name without case, blanks around it, byte-order mark and micro signs."""
+    """A header name without case, byte-order mark, micro signs, blanks around it and its unit."""
     name = name.replace("\ufeff", "").replace("µ", "u").replace("μ", "u")
-    return " ".join(name.strip(' \t\r\n"').lower().split())
+    return " ".join(name.strip(' \t\r\n"').lower().split()).replace(" (", "(")
 
 
 def open_rows(path: str, log: ReadLog, required: Iterable[tuple[str, ...]] = ()) -> Rows | None:

@@ -172,7 +172,7 @@ def _common(rows: Rows) -> str:
     with times of more than 146 years: its end may not fit 64 bits."""
     start, duration = rows.cell(*_START), rows.cell(*_DURATION)
     return f"""
-        whole({rows.cell("Step Id")}) as step,
+        coalesce(whole({rows.cell("Step Id")}), step_number({rows.cell("Step Id")})) as step,
         try_cast(whole({rows.cell("Device_id")}) as integer) as device_id,
         cell({rows.cell("Name", "Op Name")}) as name,
         cell({rows.cell("Type", "OP Type")}) as type,

@@ -96,6 +96,13 @@ def test_level0_says_nothing_of_type_core_and_blocks(staged: Staged) -> None:
         (50, None, "hcom_allReduce__868_0_1", None, 1736405443881500001, 6280, "HCCL")
     ]
 
+    told = rows(staged.con, columns)
+    staged.con.execute("delete from kernels")
+    spelled = [f"step{row}" if row[0] != "," else row for row in LEVEL0_ROWS]
+    path = write(staged.folder, LEVEL0.replace("(us)", " (us)"), *spelled)
+    staged.read(kernel_details, {"kernels": path})
+    assert rows(staged.con, columns) == told
+
 
 FULL = (
     "Step Id,Device_id,Model ID,Task ID,Stream ID,Name,Type,OP State,Accelerator Core,"
