@@ -42,7 +42,8 @@ class Change:
             raise UsageError(
                 Message(
                     "{change}: the value is {values}",
-                    change=self.word, values=joined((told, *words)),
+                    # Words to write are the same in every language.
+                    change=self.word, values=joined((told, *(f"`{one}`" for one in words))),
                 )
             )  # fmt: skip
         return factor

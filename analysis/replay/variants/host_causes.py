@@ -14,6 +14,7 @@ import polars as pl
 
 from npuscope.collector.store import store
 from npuscope.errors import CannotAnswer
+from npuscope.messages import Message
 
 from ...metric import part_sql
 from ...views import frame
@@ -49,16 +50,20 @@ def host_cause(
     assert not isinstance(factor, str)
     if not job.ops.has_launches:
         raise CannotAnswer(
-            f"{change.word}: no launches were recorded, so the host's time is not known: record"
-            " CPU activities, too (`npuscope doctor`)"
-        )
+            Message(
+                "{change}: no launches were recorded, so the host's time is not known: record CPU"
+                " activities, too (`npuscope doctor`)", change=change.word,
+            )
+        )  # fmt: skip
     if cause == FAR:
         return _near(con, job, own, factor, change)
     asked = {"run": job.run, "capture": job.capture, "priorities": PRIORITIES[cause],
              "operator": operator or None}  # fmt: skip
     calls = store.frame(con.sql(part_sql("cause_calls.sql"), params=asked))
     if calls.is_empty():
-        raise CannotAnswer(f"{change.word}: no such call of the host was recorded")
+        raise CannotAnswer(
+            Message("{change}: no such call of the host was recorded", change=change.word)
+        )
     blocked = _blocked(con, job, calls)
     pauses = own.waits.pauses()
     if cause != "synchronisation":
@@ -139,9 +144,11 @@ def _near(
                   " and slow_low_ratio > 1", [job.run, job.capture])  # fmt: skip
     if known.is_empty():
         raise CannotAnswer(
-            f"{change.word}: no launch is slower on cores far from its device, as far as was"
-            " recorded (`npuscope host --by placement`)"
-        )
+            Message(
+                "{change}: no launch is slower on cores far from its device, as far as was"
+                " recorded (`npuscope host --by placement`)", change=change.word,
+            )
+        )  # fmt: skip
     places = frame(con, _NODES, [job.run, job.capture])
     launched = job.waits.launched
     launch, rank = job.ops.launch[launched], job.ops.rank[launched]

@@ -63,9 +63,10 @@ if lanes is None and page.view.rank is not None:
 ranks = answers.shown_lanes(page.capture.ranks, lanes)
 try:
     told = page.later(before_after, rank=None, words=tuple(asked.split()), ranks=ranks)
-except CannotAnswer:
+except CannotAnswer as error:
     slot.empty()
-    page.empty(Message("{change}: there is no answer", change=asked), why_refused(asked))
+    why = error.message if isinstance(error.message, Message) else why_refused(asked)
+    page.empty(Message("{change}: there is no answer", change=asked), why)
     st.stop()
 except (UsageError, TraceNotFound) as error:
     slot.empty()

@@ -248,7 +248,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "rank=5：改动的写法是 TARGET=VALUE，例如 comm:pp=0.5，或 ideal": (
         lambda: parse_change("rank=5")
     ),
-    "comm:pp=x：取值应为 不小于 0 的数（0.5 即时间减半），中位数": (
+    "comm:pp=x：取值应为不小于 0 的数（0.5 即时间减半），`median`": (
         lambda: parse_change("comm:pp=x").factor("median")
     ),
     "rank:9=1：此处没有这样的 rank，现有：0, 1": lambda: refuse(

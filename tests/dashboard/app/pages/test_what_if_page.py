@@ -57,6 +57,9 @@ def test_the_page_shows_what_the_command_prints(
     visited.text_input[0].set_value("link:0-99=0.5").run()
     assert not visited.exception and not visited.error
     assert "no such link" in visited.info[0].value
+    # In the command's words, which are true: launches were recorded.
+    visited.text_input[0].set_value("cause:far_node=0").run()
+    assert "no launch is slower on cores far from its device" in visited.info[0].value
 
 
 def test_a_change_in_the_url_is_a_change_or_nothing() -> None:
