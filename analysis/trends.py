@@ -168,7 +168,7 @@ def trend_changes(captures: pl.DataFrame, log: pl.DataFrame) -> pl.DataFrame:
         for basis, frame in (("captures", captures), ("train_log", log))
         for (run,), of_run in frame.group_by("run", maintain_order=True)
         for measure in _MEASURES[basis]
-        for known in (of_run.drop_nulls(measure),)
+        for known in (of_run.filter(pl.col(measure).cast(pl.Float64).is_finite()),)
         for one in change_points(known[measure].to_numpy())
         for at in (known.row(one.at, named=True),)
     ]  # fmt: skip

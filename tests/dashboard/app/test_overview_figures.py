@@ -131,6 +131,12 @@ def test_changes_are_lines_with_their_size() -> None:
     assert lines == [(when, "y domain")]
     assert "+25.0%" in [note.text for note in figure.layout.annotations]
 
+    # A time that is no number, as a foreign export may hold, is none: it took a search for ever.
+    lost = pl.when(pl.col("step") == 100).then(float("nan")).otherwise("step_ns").alias("step_ns")
+    short = log.filter(pl.col("step") % 100 == 0).with_columns(lost)
+    (change,) = trend_changes(captures([]), short).rows(named=True)
+    assert (change["step"], change["before_count"], change["after_count"]) == (3000, 29, 20)
+
     points = log_points(log)
     assert points.height == 1000 and points["step"][:2].to_list() == [0, 5]
     figure = trends.log_figure(points, changes, str)
