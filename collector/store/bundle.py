@@ -114,6 +114,8 @@ def _unpacked(path: Path, _: int, size: int) -> Path:
         raise StoreError(f"{path}: {size} bytes: no bundle is as large")
     with open_regular(path) as file:
         whole = file.read()
+    from .sweep import sweep_staging  # it knows stores, which know bundles
+
     folder = cache_folder() / "bundles"
     target = folder / f"{hashlib.sha256(whole).hexdigest()[:32]}.duckdb"
     if target.exists():
@@ -127,6 +129,7 @@ def _unpacked(path: Path, _: int, size: int) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         make_private(folder)
+        sweep_staging(folder)
         tables = base64.b64decode(whole[begin + len(_BEGIN) : end], validate=True)
         _fill(io.BytesIO(tables), folder, target)
     except (*_DAMAGE, duckdb.Error) as error:

@@ -81,6 +81,11 @@ def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:
     return freed + mirror.sweep(store, _read_from, grace_s=grace_s)
 
 
+def sweep_staging(folder: Path) -> int:
+    """Delete what processes that are gone were about to write into a folder; bytes freed."""
+    return _sweep(folder, _NONE, time.time(), GRACE_S, needed=set())
+
+
 def _read_from(holder: Path) -> set[str]:
     """Files that are read from, of a rank's folder or of those that ranks share in a capture's."""
     if not holder.name.startswith("rank="):

@@ -6,7 +6,10 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -19,6 +22,7 @@ import pytest
 import npuscope
 from npuscope.collector.store import bundle, store
 from npuscope.collector.store.bundle import packed, unpacked, with_tables
+from npuscope.collector.store.manifest import process_space
 from npuscope.collector.store.redaction import own_key
 from npuscope.errors import StoreError
 from npuscope.sample_traces.generate import small, write_job
@@ -135,7 +139,17 @@ def test_a_bundle_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(bundle, "_KEPT_BUNDLES", 1)
     other = tmp_path / "other.npuscope.html"
     other.write_bytes(page.read_bytes() + b"<!-- another page -->")
+    # What was killed while it unpacked leaves nothing for ever; what is at it stays.
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    kept = tmp_path / "cache" / "npuscope" / "bundles"
+    names = [
+        f".tmp-{process_space()}-{pid}-0123456789ab.parquet" for pid in (ended.pid, os.getpid())
+    ]
+    for name in names:
+        (kept / name).write_bytes(b"PAR1")
     store.open(other).close()
+    assert [(kept / name).exists() for name in names] == [False, True]
     assert store.query(page, "select count(*) from kernels").item() == 2
 
 
