@@ -133,17 +133,25 @@ def places(store: Path, found: Sequence[Manifest]) -> dict[str, list[Place]]:
 
 
 def torn(
-    store: Path, found: Sequence[Manifest], *, with_content: bool = False
+    store: Path,
+    found: Sequence[Manifest],
+    *,
+    with_content: bool = False,
+    with_copies: bool = False,
 ) -> dict[tuple[str, str, int], str]:
     """Ranks (run, capture, number) of which a file is gone or is not as large as it was written,
-    with the first such file; `with_content`: or has other bytes, for which each is read. Those in a
-    bucket, which come when they are read, are not looked at.
+    with the first such file; `with_content`: or has other bytes, for which each is read. Of a
+    bucket nothing is told unless `with_copies`: those that are not here yet are got then, and a
+    copy that is not whole goes, to be got again by who looks next.
     """
     missing: dict[tuple[str, str, int], str] = {}
-    if mirror.url_behind(store) is not None:
+    if mirror.url_behind(store) is not None and not with_copies:
         return missing
     for folder, members in _by_capture(store, found):
-        for one in _files(folder, members):
+        files = [*_files(folder, members)]
+        with contextlib.suppress(FileNotFoundError):  # what could not be got is missing below
+            mirror.fetch(folder, (one.file for one in files))
+        for one in files:
             try:
                 is_whole = (folder / one.file).lstat().st_size == one.size_bytes
                 if is_whole and with_content and one.crc32 is not None:
@@ -151,6 +159,7 @@ def torn(
             except OSError:
                 is_whole = False
             if not is_whole:
+                mirror.forget(folder / one.file)
                 for rank in one.ranks:
                     key = (members[0].run, members[0].capture, rank)
                     missing.setdefault(key, f"{folder}/{one.file}")
@@ -164,7 +173,7 @@ def without_torn(
     what is so and what to do about it: half of a capture's ranks would be wrong numbers."""
     told = {
         key[:2]: torn_advice(file)
-        for key, file in torn(store, found, with_content=with_content).items()
+        for key, file in torn(store, found, with_content=with_content, with_copies=True).items()
     }
     return [one for one in found if (one.run, one.capture) not in told], told
 

@@ -276,6 +276,13 @@ def fetch(folder: Path, files: Iterable[str]) -> None:
             part.unlink(missing_ok=True)
 
 
+def forget(path: Path) -> None:
+    """Delete the copy of a file that is kept in a bucket, as it is not whole: who looks next gets
+    it again. Of any other file this is nothing."""
+    if _far(path, _FILE) is not None:
+        path.unlink(missing_ok=True)
+
+
 def sweep(store: Path, needed: Callable[[Path], set[str]], *, grace_s: float) -> int:
     """Delete objects that no manifest named for so long; returns bytes freed.
 

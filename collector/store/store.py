@@ -116,6 +116,7 @@ def open(
         try:
             found, torn = without_torn(path, manifests(path))
             if torn and not attempt:  # maybe replaced, and swept, since its manifest was read
+                mirror.refresh(path, is_needed=True)
                 continue
             create_views(con, path, found, summaries)
             _LOOKS[con] = _Look(found, torn)

@@ -25,7 +25,7 @@ from npuscope.collector.ingest import read_batch
 from npuscope.collector.ingest.ingest import IngestResult, ingest
 from npuscope.collector.store import cache, mirror, store
 from npuscope.collector.store.compact import compact
-from npuscope.collector.store.compact_files import read_compacted
+from npuscope.collector.store.compact_files import read_compacted, without_torn
 from npuscope.collector.store.folder_handles import captures
 from npuscope.collector.store.manifest import manifests, update
 from npuscope.collector.store.sweep import sweep
@@ -220,6 +220,33 @@ def test_a_reader_gets_the_new_rank_where_the_old_one_is_gone(
     assert {m.generation for m in manifests(reader)} == before
     assert kernels(reader) == kernels(whole)
     assert not {m.generation for m in manifests(reader)} & before
+
+
+def test_what_is_torn_in_a_bucket_is_left_out_and_a_torn_copy_got_again(
+    published: Objects, source: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    reader = elsewhere(monkeypatch, tmp_path, "reader")
+    assert kernels(reader) == kernels(whole)
+    copy = next(reader.rglob("kernels.parquet"))
+    copy.write_bytes(copy.read_bytes()[:40])
+    assert kernels(reader) == kernels(whole)
+    changed = bytearray(copy.read_bytes())
+    changed[len(changed) // 3] ^= 4
+    copy.write_bytes(changed)
+    assert without_torn(reader, manifests(reader), with_content=True)[1]
+    key = next(key for key in published.kept if key.endswith("kernels.parquet"))
+    content, when = published.kept[key]
+    for broken in ({key: (content[:40], when)}, {}):  # cut, then gone
+        del published.kept[key]
+        published.kept.update(broken)
+        other = elsewhere(monkeypatch, tmp_path, f"other{len(broken)}")
+        with (
+            pytest.raises(StoreError, match=r"kernels\.parquet is damaged or missing"),
+            opened(Source(other), is_command=False),
+        ):
+            pass
+        published.kept[key] = (content, when)
+        assert kernels(other) == kernels(whole)  # as soon as it is whole again
 
 
 def test_what_is_read_or_young_is_not_swept(
