@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 
 def place_layers(
-    times_ns: Sequence[float],
+    times_ns: Sequence[float] | Times,
     places: int,
     needed_bytes: Sequence[Sequence[float]] | None = None,
     limits_bytes: Sequence[float] | None = None,
@@ -23,15 +23,16 @@ def place_layers(
     """Layers of each place, contiguous, at least one each; None where nothing fits.
 
     times_ns: of a micro-batch through each layer, forward and backward, with what stands beside it
-    (embedding, head, MTP). The largest sum of a place is least; of such cuts, that with the least
-    sum of squares. needed_bytes[place][layer]: what a layer takes there; limits_bytes: of places.
+    (embedding, head, MTP), by place where that hangs on it (places x layers). The largest sum of a
+    place is least; of such cuts, that with the least sum of squares. needed_bytes[place][layer]:
+    what a layer takes there; limits_bytes: of places.
     Dynamic programming over (places, layers), exact.
     """
-    count = len(times_ns)
+    times = np.array(times_ns, float, ndmin=2)
+    count = times.shape[1]
     if not 1 <= places <= count:
         return None
-    spent = np.concatenate([[0.0], np.cumsum(times_ns)])
-    lengths = spent[None, :] - spent[:, None]  # of layers from .. to
+    spent = np.broadcast_to(np.pad(np.cumsum(times, axis=1), ((0, 0), (1, 0))), (places, count + 1))
     fits = np.triu(np.ones((count + 1, count + 1), bool), 1)
     allowed = [fits] * places
     if needed_bytes is not None and limits_bytes is not None:
@@ -39,25 +40,31 @@ def place_layers(
         for needed, limit in zip(needed_bytes, limits_bytes, strict=True):
             total = np.concatenate([[0.0], np.cumsum(needed)])
             allowed.append(fits & (total[None, :] - total[:, None] <= limit))
-    least, _ = _cut(lengths, allowed, np.maximum)
+    least, _ = _cut(spent, allowed, np.maximum)
     if not np.isfinite(least):
         return None
     # Sums of the same layers differ by rounding alone.
-    within = [one & (lengths <= least * (1 + 1e-12)) for one in allowed]
-    _, bounds = _cut(lengths**2, within, np.add)
+    within = [one & (_lengths(its) <= least * (1 + 1e-12))
+              for one, its in zip(allowed, spent, strict=True)]  # fmt: skip
+    _, bounds = _cut(spent, within, np.add, power=2)
     return np.diff(bounds).tolist()
 
 
+def _lengths(spent: Floats) -> Floats:
+    """Of layers from .. to on a place."""
+    return spent[None, :] - spent[:, None]
+
+
 def _cut(
-    costs: Floats, allowed: Sequence[NDArray[np.bool_]], join: np.ufunc
+    spent: Floats, allowed: Sequence[NDArray[np.bool_]], join: np.ufunc, power: int = 1
 ) -> tuple[float, list[int]]:
     """The least cost, joined over places, and where their layers begin and end."""
-    count = len(costs) - 1
+    count = spent.shape[1] - 1
     best = np.full(count + 1, np.inf)
     best[0] = 0.0
     before: list[NDArray[np.int64]] = []
-    for one in allowed:
-        every = np.where(one, join(best[:, None], costs), np.inf)
+    for one, its in zip(allowed, spent, strict=True):
+        every = np.where(one, join(best[:, None], _lengths(its) ** power), np.inf)
         before.append(every.argmin(axis=0))
         best = every.min(axis=0)
     bounds = [count]
@@ -98,3 +105,26 @@ def layer_costs(
         else:
             before = [before[0] + spent, before[1] + keeps]
     return times, bytes_
+
+
+def layer_times(
+    parts: Sequence[Part], means_ns: Sequence[Times], slow_share: Times | None
+) -> Times:
+    """What a micro-batch takes in each layer on each place, on its slowest rank there: places x
+    layers. What slow ranks make of passes stays with their place, as where orders are executed.
+
+    means_ns: of forwards and of backwards, places x columns; slow_share: what slow ranks make of
+    these.
+    """
+    places, columns = means_ns[0].shape
+    nothing = np.zeros(places)
+    total = np.zeros((columns, places, sum(part.is_layer for part in parts)))
+    for at, means in enumerate(means_ns):
+        slow = np.zeros_like(means) if slow_share is None else slow_share[at]
+        for column, bare in enumerate((means * (1 - slow)).T):
+            both = [nothing, nothing]
+            both[at] = bare
+            costs, _ = layer_costs(parts, both, [0.0] * places, ())
+            total[column] += np.array(costs) / (1 - slow[:, column, None])
+    slowest: Times = total.max(axis=0)
+    return slowest

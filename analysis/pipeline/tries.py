@@ -24,7 +24,7 @@ from .orders.gradients import makes_weights_apart, reduced
 from .orders.order_file import read_order
 from .orders.other_orders import Facts, Tried, held, needed_overlap, run
 from .passes import Pipeline
-from .placement import layer_costs, place_layers
+from .placement import layer_costs, layer_times, place_layers
 from .schedules import Schedule, schedule
 from .slowness import slow_shares
 
@@ -192,9 +192,12 @@ def placed_layers(job: Ready, limit_bytes: float | None) -> Asked:
     order = found.made.schedule
     if facts.parts is None:
         raise CannotAnswer(Message("the layers of the model were not told apart in the passes"))
-    means = [np.nanmean(found.alone_ns[kind], axis=(1, 2)) for kind in ("F", "BW")]
     kept = facts.kept_bytes or (0.0,) * found.places
-    times, bytes_ = layer_costs(facts.parts, means, kept, job.end_bytes)
+    _, bytes_ = layer_costs(facts.parts, [np.zeros(found.places)] * 2, kept, job.end_bytes)
+    means = [np.nanmean(found.alone_ns[kind], axis=1) for kind in ("F", "BW")]
+    devices = [device for device, _ in order.routes[0]]
+    slow = None if facts.slow_share is None else facts.slow_share[:, devices]
+    times = layer_times(facts.parts, means, slow)
     needed = limits = None
     if limit_bytes is not None:
         if not job.end_bytes or facts.kept_bytes is None:
@@ -211,7 +214,7 @@ def placed_layers(job: Ready, limit_bytes: float | None) -> Asked:
         raise CannotAnswer(
             Message(
                 "{layers} layers do not fit on {places} places within that memory",
-                layers=len(times), places=found.places,
+                layers=times.shape[-1], places=found.places,
             )
         )  # fmt: skip
     return Asked(PLACED, order, tuple(layers))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations, pairwise
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,12 +17,12 @@ def every_cut(count: int, places: int) -> list[tuple[int, ...]]:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[list[int], int, list[list[int]], list[int]]:
+def cases(draw: st.DrawFn) -> tuple[list[list[int]], int, list[list[int]], list[int]]:
     count = draw(st.integers(1, 9))
     places = draw(st.integers(1, 5))
     small = st.integers(0, 9)
-    times = draw(st.lists(small, min_size=count, max_size=count))
     row = st.lists(small, min_size=count, max_size=count)
+    times = draw(st.lists(row, min_size=places, max_size=places))
     needed = draw(st.lists(row, min_size=places, max_size=places))
     limits = draw(st.lists(st.integers(3, 30), min_size=places, max_size=places))
     return times, places, needed, limits
@@ -30,14 +31,14 @@ def cases(draw: st.DrawFn) -> tuple[list[int], int, list[list[int]], list[int]]:
 @given(cases())
 @settings(max_examples=300)
 def test_no_cut_that_fits_is_better(
-    case: tuple[list[int], int, list[list[int]], list[int]],
+    case: tuple[list[list[int]], int, list[list[int]], list[int]],
 ) -> None:
     times, places, needed, limits = case
-    found = place_layers(times, places, needed, limits)
+    found = place_layers(np.array(times), places, needed, limits)
     costs = {}
-    for cut in every_cut(len(times), places) if places <= len(times) else []:
+    for cut in every_cut(len(times[0]), places) if places <= len(times[0]) else []:
         at = [sum(cut[:k]) for k in range(places + 1)]
-        sums = [sum(times[a:b]) for a, b in pairwise(at)]
+        sums = [sum(times[k][a:b]) for k, (a, b) in enumerate(pairwise(at))]
         sizes = [sum(needed[k][a:b]) for k, (a, b) in enumerate(pairwise(at))]
         if all(size <= limit for size, limit in zip(sizes, limits, strict=True)):
             costs[cut] = (max(sums), sum(one**2 for one in sums))

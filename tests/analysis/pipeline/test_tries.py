@@ -243,6 +243,18 @@ def test_layers_are_placed_where_a_stage_has_too_many() -> None:
     assert placed["predicted_step_ns"] == pytest.approx(step_ns(even), rel=0.01)
 
 
+@pytest.mark.slow
+def test_a_slow_rank_gets_fewer_layers_and_hands_on_no_slowness() -> None:
+    """Layers that leave it are as fast as others': placed so, the job really is faster."""
+    even = Job(pp=4, dp=2, ep=2, layers=12, micro_batches=8, steps=2, seed=11, hidden=2048,
+               expert_skew=0.0, memory=False, slow_rank=5, slow_factor=3.0)  # fmt: skip
+    _, placed = rows(of_tables(tables(even)), None, None, places_layers=True)
+    truth = step_ns(replace(even, layers_by_stage=tuple(placed["layers"])))
+    assert placed["layers"][2] == 1
+    assert truth < 0.72 * step_ns(even)
+    assert placed["predicted_low_ns"] <= truth <= placed["predicted_high_ns"]
+
+
 def test_other_micro_batches_are_other_work() -> None:
     ready = job_of(SMALL)
     ran, asked = SMALL.micro_batches, 2 * SMALL.micro_batches
