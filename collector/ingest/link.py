@@ -108,18 +108,14 @@ _PLACES = {
 def _tell_repeats(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
     """Tell of rows that stand there twice, as in tables that somebody put together."""
     for table, place in _PLACES.items():
-        con.execute(f"""
-            create or replace temp table _repeated as
-            select start_ns from {table} group by start_ns having count(*) > 1""")
-        if is_empty(con, "_repeated"):
-            continue
+        # Few rows share a start: only these are held against each other.
         count = scalar(
             con,
             f"""
             select sum(n) from (
                 select count(*) - 1 as n from {table}
-                where name is not null and dur_ns > 0
-                    and start_ns in (select start_ns from _repeated)
+                where name is not null and dur_ns > 0 and start_ns in (
+                    select start_ns from {table} group by start_ns having count(*) > 1)
                 group by {place})
         """,
         )
