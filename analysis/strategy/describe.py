@@ -15,7 +15,7 @@ from typing import Any
 from npuscope.errors import UsageError
 from npuscope.messages import Message
 
-from ..flops.model.architecture import Grouped, Model
+from ..flops.model.architecture import Grouped, Latent, Model
 from ..flops.model.describe import model_of
 from ..flops.model.megatron_arguments import arguments_in
 from ..flops.peaks import CHIPS, PER_CYCLE
@@ -246,7 +246,9 @@ def job_of_script(path: Path, machine: Machine, cluster: tuple[int, int] | None)
         record["parallel"]["vpp"] = max(1, model.layers // (pp * layers))
     elif any(chunks):
         record["parallel"]["vpp"] = max(chunks)
-    return _finished(model, machine, cluster or _cluster_in(text, told), record)
+    job = _finished(model, machine, cluster or _cluster_in(text, told), record)
+    pads = isinstance(model.attention, Latent) and not _is_on(told, "mla_fa_without_pad")
+    return replace(job, software=replace(job.software, padded_values=pads))
 
 
 def script_notes(path: Path, cluster: tuple[int, int] | None) -> list[str]:
@@ -255,8 +257,7 @@ def script_notes(path: Path, cluster: tuple[int, int] | None) -> list[str]:
         text = file.read(_MOST_BYTES).decode("utf-8", "replace")
     told = arguments_in(text) or {}
     notes: list[str] = []
-    names = [f"--{name.replace('_', '-')}" for name in _NOT_PRICED
-             if str(told.get(name, "False")).lower() not in ("false", "none")]  # fmt: skip
+    names = [f"--{name.replace('_', '-')}" for name in _NOT_PRICED if _is_on(told, name)]
     if names:
         notes.append(Message("not priced, though the script has it: {names}",
                              names=", ".join(names)))  # fmt: skip
@@ -287,7 +288,7 @@ def record_of_arguments(told: Mapping[str, object]) -> dict[str, Any]:
                 )
             record[part][key] = int(value) if value.isdecimal() else value
     for name, (part, key) in _ARGUMENT_FLAGS.items():
-        if str(told.get(name, "False")).lower() not in ("false", "none"):
+        if _is_on(told, name):
             record[part][key] = True
     if told.get("use_flash_attn") is None:
         record["kernels"]["flash_attn"] = False
@@ -306,6 +307,10 @@ def record_of_arguments(told: Mapping[str, object]) -> dict[str, Any]:
         record["parallel"]["schedule"] = str(schedule)
     record["framework"] = "mcore" if "use_mcore_models" in told else "legacy"
     return record
+
+
+def _is_on(told: Mapping[str, object], name: str) -> bool:
+    return str(told.get(name, "False")).lower() not in ("false", "none")
 
 
 def _cluster_in(text: str, told: Mapping[str, object]) -> tuple[int, int]:

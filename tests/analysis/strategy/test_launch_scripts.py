@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from npuscope.analysis.strategy.describe import job_of_script, machine_of, script_notes
+from npuscope.analysis.strategy.predict import predict
 from npuscope.errors import UsageError
 
 OPTIONS = (
@@ -77,3 +78,19 @@ def test_what_is_not_priced_or_assumed_is_told(tmp_path: Path) -> None:
     [note] = script_notes(path, None)
     assert "1 of 8 NPUs are assumed" in note and "--cluster" in note
     assert script_notes(path, (8, 8)) == []
+
+
+def test_values_of_latent_attention_are_padded_unless_the_script_says_no(tmp_path: Path) -> None:
+    latent = " --multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128"
+    latent += " --qk-pos-emb-head-dim 64 --v-head-dim 128 --use-flash-attn"
+    text = "TP=8\nPP=4"
+    plain = script(tmp_path, text).read_text()
+    steps = {}
+    for name, more in (("grouped", ""), ("padded", latent),
+                       ("bare", f"{latent} --mla-fa-without-pad")):  # fmt: skip
+        path = tmp_path / f"{name}.sh"
+        path.write_text(plain.replace("--bf16", f"--bf16{more}"))
+        job = job_of_script(path, machine_of("910B2"), None)
+        assert job.software.padded_values == (name == "padded")
+        steps[name] = predict(job).step_s.predicted
+    assert steps["padded"] > steps["bare"] * 1.01
