@@ -9,6 +9,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -316,7 +317,8 @@ def _is_on(told: Mapping[str, object], name: str) -> bool:
 def _cluster_in(text: str, told: Mapping[str, object]) -> tuple[int, int]:
     world = _number(told.get("world_size"))
     if world:
-        return max(1, world // 8), min(8, world)
+        devices = world if world <= 8 else gcd(world, 8)
+        return world // devices, devices
     found = {
         name: _number(match[1])
         for name in ("NNODES", "NPUS_PER_NODE", "GPUS_PER_NODE")

@@ -52,6 +52,11 @@ def test_the_scripts_own_nodes_come_before_the_launchers(tmp_path: Path) -> None
     assert job.dp == 4
     job = job_of_script(script(tmp_path, text), machine_of("910B2"), (4, 8))
     assert job.dp == 1
+    text = "TP=4\nPP='1 --world-size 12'"
+    path = script(tmp_path, text)
+    path.write_text(path.read_text().replace("$PP", "1 --world-size 12").replace("512", "513"))
+    job = job_of_script(path, machine_of("910B2"), None)
+    assert (job.dp, job.machine.node_devices) == (3, 4)
 
 
 @pytest.mark.parametrize(
