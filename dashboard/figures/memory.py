@@ -113,7 +113,8 @@ def peaks_figure(main: pl.DataFrame, say: Say) -> go.Figure:
 def holders_figure(holders: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `memory_holders` of one rank: what holds its memory when most of it is in use."""
     shown = holders.filter(pl.col("held_bytes") > 0).head(MOST_HOLDERS)
-    divisor, unit = fitting_unit(holders["held_bytes"].sum(), "memory")  # as the whole is told
+    whole = (shown["held_bytes"] / shown["share_ratio"]).max()
+    divisor, unit = fitting_unit(whole, "memory")  # as the whole is told
     figure = go.Figure()
     figure.add_bar(
         y=numbered_names(

@@ -29,7 +29,7 @@ STEP = {
     ("file", "said"),
     [
         ("README.md", "neither a kernel nor an operation of this step"),
-        ("README.zh-CN.md", "这一步既没有计算算子也没有通信算子"),
+        ("README.zh-CN.md", "这个 step 既没有计算算子也没有通信算子"),
         ("docs/mfu.md", "another step's may run"),
         ("docs/steps-and-the-profiler.md", "Another step's may run"),
         ("docs/findings.md", "another step's may run"),

@@ -76,7 +76,7 @@ def test_bars_of_names_that_look_alike_lie_apart() -> None:
     held = pl.DataFrame(
         {
             "holder": "operator", "name": ["a" * 40 + "x" + "b" * 40, "a" * 40 + "y" + "b" * 40],
-            "held_bytes": [2 * 2**30, 2**30], "share_ratio": [0.2, 0.1], "block_count": [2, 1],
+            "held_bytes": [2 * 2**30, 2**30], "share_ratio": [2 / 3, 1 / 3], "block_count": [2, 1],
         }
     )  # fmt: skip
     bars = memory.holders_figure(held, str).data[0]
