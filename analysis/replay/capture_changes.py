@@ -198,7 +198,8 @@ def _link(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     factor = change.factor()
     assert not isinstance(factor, str)
     ops = job.ops
-    moved = payloads(con, job, change)
+    # Of links that change together, the slowest transfer is sought among what is left of all.
+    moved = payloads(con, job, change) if own.moved is None else own.moved
     is_comm = ops.is_communication
     ends = moved.select("src_rank", "dst_rank").to_numpy()
     name = change.name
@@ -215,10 +216,9 @@ def _link(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     payload = moved["payload_ns"].cast(float).to_numpy().astype(np.int64)
     count = job.waits.meetings
     before, after = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    left = np.where(hit, np.round(payload * factor), payload).astype(np.int64)
     np.maximum.at(before, instance, payload)
-    np.maximum.at(
-        after, instance, np.where(hit, np.round(payload * factor), payload).astype(np.int64)
-    )
+    np.maximum.at(after, instance, left)
     shorter = np.where(is_comm, (before - after)[np.maximum(ops.instance, 0)], 0)
     outside, durations = own.outside.copy(), own.waits.transfer.copy()
     outside[:-1] = np.maximum(outside[:-1] - shorter, np.minimum(outside[:-1], 0))
@@ -228,7 +228,8 @@ def _link(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
             f"{change.word}: no operation over this link was recorded with its times on all its"
             " members: record all ranks of its groups, with their operations"
         )
-    return own.lasting(durations, outside)
+    moved = moved.with_columns(payload_ns=left)
+    return replace(own.lasting(durations, outside), moved=moved)
 
 
 def _stage(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:

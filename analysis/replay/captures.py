@@ -71,7 +71,7 @@ class Other:
     is; `micro_batches`: of a step as it ran, and now (None: as many); `hidden_ns`: of operations
     the time that transfers are beside them which the replay no longer has (None: none); `is_told`:
     changes tell how long operations last, none is estimated from others, and nothing else
-    changes."""
+    changes; `moved`: `payloads` as changes of links left them (None: no such change)."""
 
     waits: Waits
     outside: Integers
@@ -81,6 +81,7 @@ class Other:
     micro_batches: tuple[int, int] | None = None
     hidden_ns: Integers | None = None
     is_told: bool = False
+    moved: pl.DataFrame | None = None
 
     def lasting(self, durations: Integers, outside: Integers) -> Other:
         """The same with other durations."""

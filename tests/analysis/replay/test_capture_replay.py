@@ -60,6 +60,14 @@ def test_steps_are_found_back_without_their_gaps(job: Job) -> None:
 def test_a_rank_as_fast_as_its_peers_and_a_link_twice_as_fast_as_they_ran() -> None:
     check_pair(replace(SMALL, **SLOW_RANK), SMALL, "rank:3=median")
     check_pair(replace(SMALL, **SLOW_LINK), SMALL, f"link:0-1={1 / 6}")
+    # All links of a rank are slow: none alone shortens an exchange, all of them together do.
+    job = replace(SMALL, pp=1, dp=4, ep=4, micro_batches=1)
+    one = replace(job, slow_link=(1,), slow_link_factor=6.0)
+    links = [f"link:{pair}={1 / 6}" for pair in ("0-1", "1-2", "1-3")]
+    check_pair(one, job, *links)
+    assert mean_of(tables(one), replayed(one), *links) == mean_of(
+        tables(one), replayed(one), f"link:1={1 / 6}"
+    )
 
 
 @pytest.mark.slow
