@@ -59,38 +59,66 @@ def slow_hosts(seen: Material) -> Iterator[Finding]:
 
 def slow_links(seen: Material) -> Iterator[Finding]:
     """Links between two ranks whose transfers take longer than usual ones (`npuscope comm`)."""
-    rows = seen.pairs.sort("excess_ns", descending=True, nulls_last=True, maintain_order=True)
-    rows = rows.head(_MOST_NAMED)
-    if rows.is_empty():
+    culprits = _culprits(seen)[:_MOST_NAMED]
+    if not culprits:
         return
-    over = max(seen.steps["step"].n_unique(), 1)
-    stake_ns = float(rows["excess_ns"].sum()) / over
-    if not is_worth(stake_ns, seen):
+    rows = pl.concat(culprits)
+    excess_ns = float(rows["excess_per_step_ns"].sum())
+    if not is_worth(excess_ns, seen):
         return
-    first = rows.row(0, named=True)
+    told = [_slow(culprits[0])]
+    if len(culprits) > 1:
+        all_of = "With {count} more slow links or ends: {all} ms."
+        told.append(Message(all_of, count=len(culprits) - 1, all=ms(excess_ns)))
     yield stated(
         seen,
         "slow_links",
-        Message(
-            "The {link} link between ranks {low} and {high} moves {own} GB/s, usual are {usual}"
-            " GB/s: its transfers take {stake} ms per step longer.",
-            link=first["link"],
-            low=first["low_rank"],
-            high=first["high_rank"],
-            own=f"{first['bandwidth_bytes_per_s'] / 1e9:,.1f}",
-            usual=f"{first['usual_bytes_per_s'] / 1e9:,.1f}",
-            stake=ms(stake_ns),
-        ),
-        stake_ns,
+        joined(told, " "),
+        # Transfers of several ranks run at a time: their sum can exceed a step.
+        excess_ns / len({*rows["low_rank"], *rows["high_rank"]}),
         "estimated",
-        "Time of the transfers of slow pairs above what they take at the usual rate; compute may"
-        " hide a part of it, and others may wait for it.",
+        "Time of the transfers of slow pairs above what they take at the usual rate, as a mean of"
+        " steps and of the ranks at their ends; compute may hide a part of it, and others may wait"
+        " for it.",
         "Test the link without the job (hccn_tool), look for errors and retransmissions, a port at"
         " a lower speed, traffic of another job.",
-        rows.drop("run", "capture"),
+        rows.drop("size_bytes", "end_rank", "pair_count", "is_only_link"),
         "npuscope comm PATH --by link",
-        changes=[_of_pair(row) for row in rows.iter_rows(named=True)],
+        changes=[word for one in culprits for word in _mended(one)],
     )
+
+
+def _culprits(seen: Material) -> list[pl.DataFrame]:
+    """Slow pairs, those with a slow end of one rank together, by what they lose, the most first."""
+    apart = pl.when(pl.col("end_rank").is_null()).then(pl.struct("low_rank", "high_rank"))
+    of = seen.pairs.sort("excess_per_step_ns", descending=True, nulls_last=True)
+    by_end = of.group_by("link", "end_rank", apart.alias("pair"), maintain_order=True)
+    found = [rows for _, rows in by_end]
+    return sorted(found, key=lambda rows: -float(rows["excess_per_step_ns"].sum()))
+
+
+def _slow(rows: pl.DataFrame) -> str:
+    """What is slow, and what it loses."""
+    first = rows.row(0, named=True)
+    size = rows["size_bytes"]
+    own, usual = (
+        f"{float((rows[name] * size).sum()) / float(size.sum()) / 1e9:,.1f}"
+        for name in ("bandwidth_bytes_per_s", "usual_bytes_per_s")
+    )
+    lost = ms(float(rows["excess_per_step_ns"].sum()))
+    if first["end_rank"] is not None:
+        return Message(
+            "{count} of {all} {link} links of rank {rank} move {own} GB/s, usual are {usual} GB/s:"
+            " their transfers take {stake} ms per step longer.",
+            count=rows.height, all=first["pair_count"], link=first["link"],
+            rank=first["end_rank"], own=own, usual=usual, stake=lost,
+        )  # fmt: skip
+    return Message(
+        "The {link} link between ranks {low} and {high} moves {own} GB/s, usual are {usual} GB/s:"
+        " its transfers take {stake} ms per step longer.",
+        link=first["link"], low=first["low_rank"], high=first["high_rank"], own=own, usual=usual,
+        stake=lost,
+    )  # fmt: skip
 
 
 def slow_kernels(seen: Material) -> Iterator[Finding]:
@@ -154,14 +182,23 @@ def suspect_changes(seen: Material) -> list[str]:
     ]
     found += [one for finding in slow_hosts(seen) for one in finding.changes]
     linked = {rank for rank, verdict in verdicts.items() if verdict == "link"}
-    for row in seen.pairs.iter_rows(named=True):
-        if {row["low_rank"], row["high_rank"]} <= linked:
-            found.append(_of_pair(row))
+    for one in _culprits(seen):
+        end, low, high = one.select("end_rank", "low_rank", "high_rank").row(0)
+        if ({low, high} if end is None else {end}) <= linked:
+            found += _mended(one)
     return found[: 2 * _MOST_NAMED]
 
 
-def _of_pair(row: dict[str, object]) -> str:
-    return f"link:{row['low_rank']}-{row['high_rank']}={1 / float(str(row['slow_ratio'])):.4f}"
+def _mended(rows: pl.DataFrame) -> list[str]:
+    """What brings one of `_culprits` to the usual rate: all links of a rank whose end is slow, or
+    each of them where it has others."""
+    first = rows.with_columns(middle=pl.col("slow_ratio").median()).row(0, named=True)
+    if first["end_rank"] is not None and first["is_only_link"]:
+        return [f"link:{first['end_rank']}={1 / float(first['middle']):.4f}"]
+    return [
+        f"link:{row['low_rank']}-{row['high_rank']}={1 / row['slow_ratio']:.4f}"
+        for row in rows.iter_rows(named=True)
+    ]
 
 
 def _caused_ns(seen: Material) -> float | None:

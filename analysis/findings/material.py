@@ -23,6 +23,7 @@ from ..parts import is_told, step_parts
 from ..ranks.answers import slow_pairs
 from ..ranks.stages import rank_stages
 from ..ranks.stragglers.blame import by_rank, rank_blame
+from ..ranks.stragglers.straggler_tests import pair_rates, slow_ends
 from ..scope import RANK, Scope
 from ..views import frame, select
 
@@ -36,9 +37,11 @@ class Material:
     groups tell, too. kernels: rows of the metric `mean_kernels` by type, of a rank's mean step.
     outside: ranks with events outside of every step. parts: rows of the metric `step_parts`
     without warm-up. uncaptured: kind, ranks (members of such groups that were not captured).
-    suspects: rows of `rank_suspects` with a verdict, and hosts: host, ranks, launch_interval_ns
-    and launch_peers_ns (other hosts) of those whose ranks launch late; pairs: rows of `slow_pairs`
-    that are slow. All three are empty where single ranks were chosen. free: rows of
+    suspects: rows of `rank_suspects` with a verdict, without warm-up, and hosts: host, ranks,
+    launch_interval_ns and launch_peers_ns (other hosts) of those whose ranks launch late; pairs:
+    rows of `slow_ends`, with what they lose of a mean step (excess_per_step_ns), and whether the
+    rank whose end is slow has links of that type only (is_only_link). All three are empty where
+    single ranks were chosen. free: rows of
     `mean_free_time` by cause, calls: those of `blocking_calls`, far: rows of `host_placement` of
     ranks that launch more slowly on far cores. matmuls: type, total_ns (of a mean rank and step)
     and flops_per_s of kernels that multiply matrices, the highest rate first. causes, cause_rows:
@@ -73,6 +76,13 @@ class Material:
         return float(known.sum()) / len(known) if len(known) else None
 
 
+_PAIR = ("link", "low_rank", "high_rank")
+_PAIRS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "link": pl.String, "low_rank": pl.Int32, "high_rank": pl.Int32,
+    "bandwidth_bytes_per_s": pl.Float64, "usual_bytes_per_s": pl.Float64,
+    "slow_ratio": pl.Float64, "excess_per_step_ns": pl.Float64, "size_bytes": pl.Int64,
+    "end_rank": pl.Int32, "pair_count": pl.Int64, "is_only_link": pl.Boolean,
+}  # fmt: skip
 _FRAMEWORKS = "select distinct framework from ranks {where}"
 _STEPS = """
     select s.*, r.pp_rank,
@@ -130,7 +140,7 @@ def material(
         uncaptured=_uncaptured(con, run, capture),
         suspects=suspects,
         hosts=_hosts(con, run, capture, suspects),
-        pairs=_pairs(con, scope),
+        pairs=_pairs(con, scope, steps),
         free=mean_free_time(con, scope, by="cause"),
         calls=blocking_calls(con, scope),
         far=select(con, "host_placement", scope, of=RANK).filter(pl.col("slow_low_ratio") > 1),
@@ -154,7 +164,8 @@ def _suspects(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
         return pl.DataFrame(
             schema={"rank": pl.Int32, "caused_wait_ns": pl.Int64, "verdict": pl.String}
         )
-    found = by_rank(rank_blame(con, scope)).drop_nulls("verdict")
+    # Over the steps that a mean is over, as the other figures of a finding.
+    found = by_rank(without_warm_up(con, rank_blame(con, scope))).drop_nulls("verdict")
     return found.select("rank", "caused_wait_ns", "verdict")
 
 
@@ -179,10 +190,26 @@ def _hosts(
     )
 
 
-def _pairs(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
+def _pairs(con: duckdb.DuckDBPyConnection, scope: Scope, steps: pl.DataFrame) -> pl.DataFrame:
     if scope.rank is not None or not is_told(con):
-        return pl.DataFrame(schema={"excess_ns": pl.Float64})
-    return slow_pairs(con, scope).filter("is_slow", pl.col("slow_ratio") > 1)
+        return pl.DataFrame(schema=_PAIRS)
+    slow = slow_ends(slow_pairs(con, scope))
+    if slow.is_empty():
+        return pl.DataFrame(schema=_PAIRS)
+    # A verdict is of all steps of a capture, and so is the excess beside it.
+    transfers = without_warm_up(con, select(con, "link_transfers", scope))
+    lost = pair_rates(transfers).select(
+        *_PAIR, excess_per_step_ns=pl.col("excess_ns") / max(steps["step"].n_unique(), 1)
+    )
+    # What changes all links of a rank changes those of another type, too, where it has any.
+    ends = pl.concat(transfers.select("link", rank=end) for end in ("src_rank", "dst_rank"))
+    alone = ends.group_by("rank").agg(pl.col("link").n_unique() == 1)
+    alone = alone.select(end_rank="rank", is_only_link="link")
+    return (
+        slow.join(lost, on=_PAIR, how="left", maintain_order="left")
+        .join(alone, on="end_rank", how="left", maintain_order="left")
+        .select(*_PAIRS)
+    )
 
 
 def _matmuls(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:

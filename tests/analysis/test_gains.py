@@ -13,6 +13,7 @@ import pytest
 from npuscope.analysis.findings.finding import Finding, gain_words
 from npuscope.analysis.findings.findings import finding_rows, findings
 from npuscope.analysis.host.gains import host_gains
+from npuscope.analysis.means import job_steps
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay import captures
 from npuscope.analysis.replay.capture_what_if import whatif_steps
@@ -41,6 +42,8 @@ from tests.analysis.tables import connect
 # One rank of eight: what the others do between steps was not captured.
 ALONE = "msprof_timeline_2023"
 WIDE = replace(LARGE, micro_batches=2, layers=4)
+MANY = replace(SMALL, pp=1, dp=8, ep=8, micro_batches=1)
+SLOW_END: dict[str, Any] = {"slow_link": (1,), "slow_link_factor": 6.0}
 HEAVY = {"slow_kernel": "GroupedMatmul", "slow_kernel_factor": 3.0}
 # As a real job: stage 1 has the LM head and the loss and computes 401 ms, stage 0 231 ms.
 EVEN = Job(
@@ -114,6 +117,34 @@ def test_a_slow_link_and_a_slow_host_come_first_with_what_they_cost() -> None:
     check_first(SMALL, "slow_links", "link:0-1=", slow_link=(0, 1), slow_link_factor=6.0)
     check_first(WIDE, "slow_links", "link:4-6=", **LARGE_LINK)
     check_first(WIDE, "late_ranks", "host:node01=", slow_host=1)
+    # All links of one rank: their end is slow, and mending some of them would gain nothing.
+    check_first(MANY, "slow_links", "link:1=", **SLOW_END)
+    first = findings(tables(replace(MANY, **SLOW_END)))[0]
+    assert first.statement.startswith("7 of 7 HCCS links of rank 1 move ")
+    assert first.step_share_ratio is not None and first.step_share_ratio < 1
+
+
+@pytest.mark.slow
+def test_what_is_at_stake_in_a_mean_step_is_the_mean_of_what_is_in_each() -> None:
+    slow_host: dict[str, Any] = {
+        "dp": 4, "ep": 2, "experts": 4, "layers": 4, "overlap": 0.9, "expert_skew": 0.0, "seed": 7,
+        "noise": 0.02, "crossing": False, "ranks_per_host": 2, "slow_host": 1,
+        "slow_host_factor": 20.0,
+    }  # fmt: skip
+    # The first step of four is warm-up: what lies between it and the next made it long.
+    later = "set start_ns = start_ns + 1_000_000_000 where step > 12"
+    for name, cause in (("slow_links", SLOW_END), ("slow_hosts", slow_host)):
+        job = replace(MANY, steps=4, **cause)
+        con = compared(connect(), job, f"update kernels {later}", f"update comm_ops {later}")
+        assert job_steps(con).filter("is_warm_up")["step"].to_list() == [12]
+        every_ns, *each_ns = (
+            one.at_stake_ns or 0
+            for step in (None, 13, 14, 15)
+            for one in findings(con, Scope(step=step))
+            if one.name == name
+        )
+        assert len(each_ns) == 3
+        assert every_ns == pytest.approx(sum(each_ns) / 3, abs=2) and every_ns > 100_000
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -320,26 +320,51 @@ def blamed(rates: pl.DataFrame) -> pl.DataFrame:
     """
     rows: list[dict[str, Any]] = []
     for (link,), mine in rates.group_by("link", maintain_order=True):
-        left = mine.filter("is_slow").to_dicts()
-        if not left:
-            continue
-        ends = pl.concat([mine["low_rank"], mine["high_rank"]])
-        pair_counts = dict(ends.value_counts().iter_rows())
-        while left:
-            touched = Counter(rank for row in left for rank in (row["low_rank"], row["high_rank"]))
-            rank, hits = min(touched.items(), key=lambda item: (-item[1], item[0]))
-            is_end = hits >= 2 and hits >= _MOST_OF_ITS_PAIRS * pair_counts[rank]
-            named = [row for row in left if rank in _ends(row)] if is_end else left[:1]
-            left = [row for row in left if row not in named]
-            chance = (pair_counts[rank] if is_end else 1) / mine.height
+        counts = _pair_counts(mine)
+        for rank, named in _slow_ends(mine, counts):
+            chance = (1 if rank is None else counts[rank]) / mine.height
             blame = {"link": link, **_summed(named, chance)}
-            if is_end:
-                rows.append({**blame, "rank": rank, "pair_count": pair_counts[rank]})
+            if rank is not None:
+                rows.append({**blame, "rank": rank, "pair_count": counts[rank]})
             else:
                 low, high = _ends(named[0])
-                rows.append({**blame, "rank": low, "other": high, "pair_count": pair_counts[low]})
-                rows.append({**blame, "rank": high, "other": low, "pair_count": pair_counts[high]})
+                rows.append({**blame, "rank": low, "other": high, "pair_count": counts[low]})
+                rows.append({**blame, "rank": high, "other": low, "pair_count": counts[high]})
     return pl.DataFrame(rows, schema=_BLAMED)
+
+
+def slow_ends(rates: pl.DataFrame) -> pl.DataFrame:
+    """Slow pairs of `pair_rates` or of the metric `slow_pairs` with end_rank, the rank whose own
+    end of them is slow (NULL: the link between the two is), and pair_count, how many pairs that
+    rank has over such links."""
+    found: list[dict[str, Any]] = []
+    for _, mine in rates.group_by("link", maintain_order=True):
+        counts = _pair_counts(mine)
+        for rank, named in _slow_ends(mine, counts):
+            ends = {"end_rank": rank, "pair_count": None if rank is None else counts[rank]}
+            found += [{**row, **ends} for row in named]
+    return pl.DataFrame(
+        found, schema={**rates.schema, "end_rank": pl.Int32, "pair_count": pl.Int64}
+    )
+
+
+def _pair_counts(mine: pl.DataFrame) -> dict[int, int]:
+    """Pairs of each rank over links of one type."""
+    return dict(pl.concat([mine["low_rank"], mine["high_rank"]]).value_counts().iter_rows())
+
+
+def _slow_ends(
+    mine: pl.DataFrame, counts: Mapping[int, int]
+) -> Iterator[tuple[int | None, list[dict[str, Any]]]]:
+    """Slow pairs of one link type by the rank whose own end is slow; None: the link of one pair."""
+    left = mine.filter("is_slow").to_dicts()
+    while left:
+        touched = Counter(rank for row in left for rank in _ends(row))
+        rank, hits = min(touched.items(), key=lambda item: (-item[1], item[0]))
+        is_end = hits >= 2 and hits >= _MOST_OF_ITS_PAIRS * counts[rank]
+        named = [row for row in left if rank in _ends(row)] if is_end else left[:1]
+        left = [row for row in left if row not in named]
+        yield rank if is_end else None, named
 
 
 def _ends(row: dict[str, Any]) -> tuple[int, int]:
