@@ -87,9 +87,9 @@ def blame_rows(found: pl.DataFrame) -> list[dict[str, Any]]:
 # metric: rank_suspects
 # Which ranks make the others wait over all steps?
 #
-# The metric rank_blame added up over steps; suspects first, then the most caused wait. The
-# exporter adds in how many of the newest captures without a gap a rank has a verdict
-# (suspect_captures).
+# The metric rank_blame added up over steps; suspects first, then the most caused wait. What is
+# outside of every step is left out where a rank has steps. The exporter adds in how many of the
+# newest captures without a gap a rank has a verdict (suspect_captures).
 #
 # title: Suspected ranks
 # meaning: Ranks by the waiting they cause over all steps, suspects first.
@@ -113,9 +113,12 @@ def blame_rows(found: pl.DataFrame) -> list[dict[str, Any]]:
 #   verdict              varchar  why it is suspected; NULL: it is not
 #   evidence             varchar  what that rests on, as JSON
 def by_rank(found: pl.DataFrame) -> pl.DataFrame:
-    """The rows of `rank_blame` added up over steps."""
+    """The rows of `rank_blame` added up over steps, without what is outside of them where a rank
+    has any: it would count as one more."""
     place = ["run", "capture", "rank"]
-    summed = found.group_by(place, maintain_order=True).agg(
+    has_steps = pl.col("step").count().over(place) > 0
+    within = found.filter(pl.col("step").is_not_null() | ~has_steps)
+    summed = within.group_by(place, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("step_count"),
         *(
             pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name)

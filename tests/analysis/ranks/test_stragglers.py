@@ -11,7 +11,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from npuscope.analysis.ranks.stragglers.blame import verdicts_told
+from npuscope.analysis.ranks.stragglers.blame import by_rank, verdicts_told
 from npuscope.analysis.ranks.stragglers.stragglers import stragglers
 from npuscope.dashboard.locale.language import language_of
 from npuscope.sample_traces.job import Job
@@ -55,10 +55,15 @@ def test_the_slow_rank_causes_the_waiting_and_its_group_does_not() -> None:
     planted = case("frequency", 3)
     (culprit,) = planted.ranks
     # The median step: a hiccup makes any rank cause much waiting in one of them.
-    by_rank = blame(planted).group_by("rank").agg(pl.col("caused_wait_ns").median())
-    most = by_rank.sort("caused_wait_ns", descending=True)
+    found = blame(planted)
+    median = found.group_by("rank").agg(pl.col("caused_wait_ns").median())
+    most = median.sort("caused_wait_ns", descending=True)
     assert most["rank"][0] == culprit
     assert most["caused_wait_ns"][0] > 3 * most["caused_wait_ns"][1]
+    # An operation outside of every step is no further step that means are over.
+    outside = found.filter(step=found["step"].min()).with_columns(step=pl.lit(None, pl.Int64))
+    assert by_rank(pl.concat([found, outside])).equals(by_rank(found))
+    assert by_rank(outside)["step_count"].to_list() == [1] * found["rank"].n_unique()
 
 
 _SLOWLY = pytest.mark.slow
