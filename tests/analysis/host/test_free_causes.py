@@ -44,7 +44,7 @@ def random_rank(rank: int, chance: random.Random) -> dict[str, list[Row]]:
         at += chance.randrange(1, 120)
         dur_ns = chance.randrange(5, 40)
         tables["kernels"].append({**kernel(at, dur_ns, 1, stream_id=2), "rank": rank})
-        launch = at - chance.randrange(0, 150)
+        launch = at - chance.randrange(-40, 150)  # below 0: clocks differ
         chain = sorted(launch - chance.randrange(0, 60) for _ in range(4))
         row: Row = {"device_start_ns": at, "api_start_ns": launch, "api_thread_id": 9,
                     "stream_id": 2, "connection_id": f"{number}", "rank": rank}  # fmt: skip
