@@ -43,9 +43,9 @@ from ...model import ReadLog, SourceFile
 from ...small_files import decode, read_small
 from ...staging import connect, is_empty, scalar
 from ..delimited import Rows, fill, lose, open_rows
-from ..hccl.communication import Operation, as_table, numbers_of, packet_rows, tell_partial
-from ..hccl.communication_json import without_nan
-from ..hccl.communication_matrix import Link
+from ..hccl.communication import Operation, as_table, numbers_of, packet_rows
+from ..hccl.communication_json import tell_partial, without_nan
+from ..hccl.communication_matrix import links_of, pairs, tell_links
 from ..hccl.communication_rows import (
     MATRIX,
     PACKETS,
@@ -63,7 +63,6 @@ _OPERATIONS_AT_ONCE = 200
 _PIECE_ROWS = 8192
 _STEPS_MEMORY_BYTES = 256 << 20
 _BY_RANK = msgspec.json.Decoder(dict[int, Operation], strict=False)
-_BY_LINK = msgspec.json.Decoder(dict[str, Link], strict=False)
 
 
 def split_by_rank(
@@ -268,25 +267,21 @@ def _measured(data: bytes) -> tuple[dict[int, Operation], int, int]:
 def _read_matrix(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None:
     if not is_empty(con, "comm_matrix"):
         return
-    bad = 0
+    bad = partial = odd = 0
     found = operations(path, log)
     while chunk := list(islice(found, 10 * _OPERATIONS_AT_ONCE)):
         rows: list[tuple[Any, ...]] = []
         for one in chunk:
-            category = "p2p" if one.members == "p2p" else ""
-            try:
-                links = _BY_LINK.decode(one.json)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                bad += 1
-                continue
-            for pair, link in links.items():
-                src, _, dst = pair.partition("-")
-                rows.append((
-                    int(src) if src.isdecimal() else None, one.step, category, one.name,
-                    one.group_hash, src, dst, *msgspec.structs.astuple(link),
-                ))  # fmt: skip
+            head = (one.step, "p2p" if one.members == "p2p" else "", one.name, one.group_hash)
+            links, is_partial = links_of(one.json)
+            bad += links is None
+            partial += is_partial
+            for src, dst, *figures in pairs(links or {}):
+                odd += src is None
+                if src is not None:
+                    rows.append((int(src), *head, src, dst, *figures))
         insert_matrix(con, _table(rows, MATRIX), of_ranks=True)
-    lose(log, path, bad, "matrix entries with non-numeric values")
+    tell_links(log, path, bad, partial, odd)
 
 
 def _table(rows: list[tuple[Any, ...]], schema_of_one: pa.Schema) -> pa.Table:

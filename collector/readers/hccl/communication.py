@@ -16,7 +16,7 @@ import pyarrow as pa
 from ...model import RankSource, ReadLog
 from ..damaged_files import read_each
 from ..delimited import lose
-from .communication_json import entries, without_nan
+from .communication_json import entries, numbers, tell_partial, without_nan
 from .communication_matrix import read_matrix
 from .communication_rows import PACKETS, TIMES, insert_packets, insert_times
 
@@ -114,32 +114,13 @@ def _read_file(
     tell_partial(log, path, partial)
 
 
-def tell_partial(log: ReadLog, path: str, count: int) -> None:
-    """Say how many operations lack some of their values."""
-    if count:
-        text = "{count} operations have values that are no numbers: these are unknown"
-        log.lose(path, text, count=count)
-
-
 def numbers_of(text: bytes | msgspec.Raw) -> Operation | None:
     """An operation some of whose values are no numbers: these are unknown. None: none is told."""
     try:
         values = msgspec.json.decode(without_nan(bytes(text)))
-        return msgspec.convert(_numbers(values), Operation, strict=False)
+        return msgspec.convert(numbers(values), Operation, strict=False)
     except _UNREADABLE:
         return None
-
-
-def _numbers(value: Any) -> Any:
-    """The same without text that is no number."""
-    if isinstance(value, dict):
-        return {key: _numbers(one) for key, one in value.items()}
-    if isinstance(value, str):
-        try:
-            float(value)
-        except ValueError:
-            return None
-    return value
 
 
 def _spelling(steps: set[str]) -> str:

@@ -2,8 +2,9 @@
 
     {"step13": {"p2p": {"hcom_send__097_0_1@<group hash>": ENTRY, ...}, "collective": {...}}, ...}
 
-msprof's own files are flat: `{"hcom_...@<group hash>": ENTRY, ...}`. Only the keys and the
-undecoded text of each entry are held beside the file's bytes; entries are decoded one at a time.
+msprof's own files are flat: `{"hcom_...@<group hash>": ENTRY, ...}`, and others lack one of the
+levels. Only the keys and the undecoded text of each entry are held beside the file's bytes; entries
+are decoded one at a time.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from npuscope.errors import TraceFormatError
 
+from ...model import ReadLog
+
 _BOM = b"\xef\xbb\xbf"
 # What Python's json writes for a float that is no number; within a name no such value stands alone.
 _NO_NUMBER = re.compile(rb"(?<=[\s:,\[])(?:NaN|-?Infinity)(?=[\s,\]}])")
+_CATEGORIES = ("p2p", "collective")
 _ENTRIES = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -61,9 +65,13 @@ def entries(path: str) -> Iterator[Entry]:
         if "@" in key or key.lower().startswith("total"):
             yield from _operation("", "", key, value)
             continue
-        for category, operations in _children(path, value, key):
-            for name, entry in _children(path, operations, f"{key}/{category}"):
-                yield from _operation(key, category, name, entry)
+        step, category = ("", key) if key in _CATEGORIES else (key, "")
+        for inner, operations in _children(path, value, key):
+            if "@" in inner or inner.lower().startswith("total"):
+                yield from _operation(step, category, inner, operations)
+                continue
+            for name, entry in _children(path, operations, f"{key}/{inner}"):
+                yield from _operation(key, inner, name, entry)
 
 
 def _is_named(key: str) -> bool:
@@ -74,6 +82,26 @@ def _is_named(key: str) -> bool:
 def without_nan(data: bytes) -> bytes:
     """JSON in which values that are no numbers are null."""
     return _NO_NUMBER.sub(b"null", data)
+
+
+def numbers(value: Any, keys: frozenset[str] | None = None) -> Any:
+    """The same with text that is no number as None; with `keys`, only what stands under these."""
+    if isinstance(value, dict):
+        inner = {key: None if keys is None or key in keys else keys for key in value}
+        return {key: numbers(one, inner[key]) for key, one in value.items()}
+    if isinstance(value, str) and keys is None:
+        try:
+            float(value)
+        except ValueError:
+            return None
+    return value
+
+
+def tell_partial(log: ReadLog, path: str, count: int) -> None:
+    """Say how many operations lack some of their values."""
+    if count:
+        text = "{count} operations have values that are no numbers: these are unknown"
+        log.lose(path, text, count=count)
 
 
 def _children(path: str, data: bytes | msgspec.Raw, where: str) -> list[tuple[str, msgspec.Raw]]:

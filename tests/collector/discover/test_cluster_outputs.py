@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -239,8 +240,19 @@ def test_figures_of_one_rank_that_are_no_numbers_cost_that_rank(
     name = next(iter(operations))
     operations[name]["2"]["Communication Time Info"] = "lost"
     path.write_text(json.dumps(content))
+    # In the matrix, which has no ranks of its own, such a figure costs itself alone.
+    links = tmp_path / FOLDER / "cluster_communication_matrix.json"
+    text, count = re.subn(r'("Bandwidth\(GB/s\)": )[\d.e+-]+', r"\1NaN", links.read_text())
+    assert count
+    links.write_text(text)
 
     con, result = read(tmp_path)
+
+    whole, _ = read(outputs / "text")
+    sizes = "select rank, src_rank, dst_rank, size_bytes, time_ns from comm_matrix order by all"
+    assert con.execute(sizes).fetchall() == whole.execute(sizes).fetchall() != []
+    known = con.execute("select count(bandwidth_bytes_per_s) from comm_matrix").fetchone()
+    assert known == (0,)
 
     asked = "select rank from comm_times where name = ? and step = ? order by 1"
     found = con.execute(asked, [name.split("@")[0], int(step.removeprefix("step"))]).fetchall()

@@ -66,6 +66,12 @@ def test_an_operation_with_its_links(staged: Staged) -> None:
          1.5e6, 2e9, 0.5, [{"size_bytes": 4.0, "packet_count": 1, "time_ns": 2.5e5},
           {"size_bytes": 3e6, "packet_count": 1, "time_ns": 1.25e6}]),
     ]  # fmt: skip
+    # Without one of the levels.
+    for content, step in ((job(step7=operations), 7), ({"collective": operations}, None)):
+        staged.con.execute("delete from comm_times")
+        assert read_json(staged, content).rows_lost == 0
+        found = staged.rows("select step, name, category, group_hash, elapse_ns from comm_times")
+        assert found == [(step, name, "collective", HASH, 2.5e6)]
 
 
 @pytest.mark.parametrize(
@@ -121,6 +127,18 @@ def test_what_is_no_number_costs_itself_alone(staged: Staged) -> None:
     assert log.rows_lost == 0
     [told] = [one for one in log.warnings if "no numbers" in one]
     assert "1 operations have values that are no numbers" in told
+    links_of = {"0-1": link(**{"Bandwidth(GB/s)": "N/A"}), "(0, 2)": link(), "here-there": link()}
+    matrix = job(step1={"p2p": {f"send-total@{HASH}": links_of}})
+    log = read_json(staged, matrix, name="communication_matrix")
+    matrix_rows = "select src_group_rank, dst_group_rank, link, size_bytes, bandwidth_bytes_per_s"
+    assert staged.rows(f"{matrix_rows} from comm_matrix") == [
+        (0, 1, "HCCS", 2e6, None), (0, 2, "HCCS", 2e6, 4e9)
+    ]  # fmt: skip
+    assert log.rows_lost == 1
+    assert [one.partition(": ")[2] for one in log.warnings] == [
+        "1 operations have values that are no numbers: these are unknown",
+        "1 rows left out: links between ranks that are not named",
+    ]
 
 
 WHOLE = json.dumps(job(step1={"collective": {f"hcom_send__1_1@{HASH}": OPERATION}})).encode()
