@@ -86,8 +86,13 @@ class Rows:
 
 def normal(name: str) -> str:
     """A header name without case, byte-order mark, micro signs, blanks around it and its unit."""
+    return plain(name).lower()
+
+
+def plain(name: str) -> str:
+    """The same with its case."""
     name = name.replace("\ufeff", "").replace("µ", "u").replace("μ", "u")
-    return " ".join(name.strip(' \t\r\n"').lower().split()).replace(" (", "(")
+    return " ".join(name.strip(' \t\r\n"').split()).replace(" (", "(").replace("( ", "(")
 
 
 def open_rows(path: str, log: ReadLog, required: Iterable[tuple[str, ...]] = ()) -> Rows | None:

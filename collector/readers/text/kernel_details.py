@@ -20,7 +20,7 @@ from npuscope.errors import TraceFormatError
 
 from ...model import RankSource, ReadLog, SourceFile
 from ..damaged_files import read_each
-from ..delimited import Rows, fill, lose, normal, open_rows
+from ..delimited import Rows, fill, lose, normal, open_rows, plain
 from ..words import WORDS_FROM_BYTES, enumerate_keys, turn_into_words, words_for_text
 from .device_rows import names_device, own_rows
 
@@ -43,6 +43,7 @@ _TEXT = {
     "output_dtypes": "Output Data Types",
     "output_formats": "Output Formats",
 }
+_FACTORS = {"us)": 1000, "ms)": 1_000_000, "ns)": 1, "%)": 0.01}
 _NOT_PMU = {"device_id", "step_id", "task_id", "stream_id", "context_id", "model_id", "batch_id"}
 # PMU names are words joined by underscores, or hexadecimal events; other titles have blanks.
 _PMU_NAME = re.compile(r"(0x[0-9a-f]+|[a-z0-9]+(_[a-z0-9]+)+)(\([^)]*\)?)?", re.I)
@@ -231,18 +232,25 @@ def _other_pmu(rows: Rows) -> dict[str, str]:
     """Name without unit -> header, of the PMU columns that have no canonical column."""
     taken = {*_own_pmu(rows).values(), *_NOT_PMU}
     found: dict[str, tuple[str, str]] = {}
-    for title in map(str.strip, rows.titles):
+    for title in map(plain, rows.titles):
         if normal(title) not in taken and _PMU_NAME.fullmatch(title):
-            name = title.partition("(")[0]
+            name, _, unit = title.partition("(")
+            if name.lower().endswith("_time") and unit.lower() not in _FACTORS:
+                continue  # nobody knows what it counts in
             found.setdefault(name.lower(), (name, title))
     return dict(found.values())
 
 
 def _pmu_value(header: str, rows: Rows) -> str:
-    cell = rows.cell(header)
-    if normal(header).endswith("(us)"):
-        return f"round(number({cell}) * 1000, 6)"  # what the multiplication adds is no digit
-    return f"number({cell}) / 100" if header.endswith("(%)") else f"number({cell})"
+    value, factor = f"number({rows.cell(header)})", _factor(header)
+    if factor > 1:
+        return f"round({value} * {factor}, 6)"  # what the multiplication adds is no digit
+    return value if factor == 1 else f"{value} / 100"
+
+
+def _factor(header: str) -> float:
+    """What makes a column's values ns, or a ratio, by the unit in its title."""
+    return _FACTORS.get(normal(header).partition("(")[2], 1)
 
 
 def _pmu_map(names: list[str], keys: str) -> str:

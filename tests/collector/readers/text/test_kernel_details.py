@@ -169,19 +169,23 @@ def test_column_order_and_row_order_do_not_matter(staged: Staged) -> None:
 def test_older_chips_keep_their_pmu_names(staged: Staged) -> None:
     header = (
         "Op Name,OP Type,Task Type,Task Start Time(us),Task Duration(us),aicore_time(us),"
-        "total_cycles,vec_time(us),mac_ratio,memory_bound,0x1f,GM_to_L1_datas(KB),ub_read_bw(GB/s)"
+        "total_cycles,vec_time(us),mac_ratio,memory_bound,0x1f,GM_to_L1_datas(KB),ub_read_bw(GB/s),"
+        "scalar_exe_time (us),mac_exe_time(ms),mte1_exe_time,fixpipe_exe_ratio (%),"
+        "cube_utilization( %)"
     )
     path = write(
         staged.folder,
         header,
-        "conv,Conv2D,AI_CORE,10,2,1.5,900,0.5,0.25,1.75,33,2,3",
+        "conv,Conv2D,AI_CORE,10,2,1.5,900,0.5,0.25,1.75,33,2,3,0.75,0.00125,7,50,97.5",
         name="op_summary.csv",
     )
     log = staged.read(kernel_details, {"kernels": path})
-    assert rows(staged.con, "aic_time_ns, aic_cycles, pmu") == [
-        (1500.0, 900.0, {
+    # What a time counts in nobody knows without its unit.
+    assert rows(staged.con, "aic_time_ns, aic_cycles, cube_utilization_ratio, pmu") == [
+        (1500.0, 900.0, 0.975, {
             "vec_time": 500.0, "mac_ratio": 0.25, "memory_bound": 1.75, "0x1f": 33.0,
-            "GM_to_L1_datas": 2.0, "ub_read_bw": 3.0,
+            "GM_to_L1_datas": 2.0, "ub_read_bw": 3.0, "scalar_exe_time": 750.0,
+            "mac_exe_time": 1250.0, "fixpipe_exe_ratio": 0.5,
         })
     ]  # fmt: skip
     assert log.rules["kernels.table"] == "op_summary"
