@@ -137,6 +137,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "flow": ("category", "side", "id", "pid", "tid", "at_ns"),
     "label": ("label", "pid", "tid", "text"),
     "counter": COUNTER,
+    "begun": ("pid",),
 }
 
 
@@ -185,19 +186,22 @@ class TraceForm:
         take, others = puts.get, kinds["else"].append
         for event in events:
             take(event.cat, others)(event)
-        phases: dict[str, list[Event]] = {"X": [], "M": [], "C": []}
+        phases: dict[str, list[Event]] = {"X": [], "M": [], "C": [], "B": []}
         puts = {phase: found.append for phase, found in phases.items()}
         take = puts.get
         for event in kinds.pop("else"):
             take(event.ph, _drop)(event)
         for kind in dict.fromkeys(HOST_KINDS.values()):
             rows = [event for event in kinds[kind] if event.ph == "X"]
+            if len(rows) < len(kinds[kind]):
+                phases["B"] += (event for event in kinds[kind] if event.ph == "B")
             attributes = _SLICES[kind]
             if not self.stacks:
                 attributes = tuple(name for name in attributes if name != "call_stack")
             form = StackArgs if self.stacks else HostArgs
             args = decode_args(rows, form, log) if attributes else ()
             put_slices(values[kind], rows, args, attributes)
+        put(values["begun"], phases["B"], ("pid",))
         _gather_others(phases["X"], values, log)
         flows = [event for event in kinds["flow"] if event.ph in "sf"]
         put(values["flow"], flows, ("cat", "ph", "id", "pid", "tid", "ts"))
@@ -224,10 +228,13 @@ class TraceForm:
                 or_null=("pid", "tid"),
             ),
             "counter": Kept(COUNTER, or_null=("pid", "name")),
+            "begun": Kept(("pid",), or_null=("pid",)),
         }  # fmt: skip
-        others = {"X": "other", "M": "label"} | ({"C": "counter"} if self.counters else {})
+        others = {"X": "other", "M": "label", "B": "begun"} | (
+            {"C": "counter"} if self.counters else {}
+        )
         of: dict[str | None, Mapping[str, str]] = {None: others, "": others}
-        of |= {category: {"X": kind} for category, kind in HOST_KINDS.items()}
+        of |= {category: {"X": kind, "B": "begun"} for category, kind in HOST_KINDS.items()}
         of |= {category: {"s": "flow", "f": "flow"} for category in _FLOWS}
         return Wanted(kinds, of)
 
@@ -250,6 +257,9 @@ class TraceForm:
             kept = table.drop_null()
             count_lost(log, table.num_rows - kept.num_rows, Message("flows without id or place"))
             yield kind, kept
+        elif kind == "begun":  # no producer's, but of converted files
+            what = Message("slices that begin and end in two events (phases B and E)")
+            count_lost(log, table.num_rows, what)
         elif "labels" in table.column_names:
             texts = [table[name].cast(pa.string()) for name in ("name", "labels")]
             yield kind, table.select(range(3)).append_column("text", pc.coalesce(*texts))

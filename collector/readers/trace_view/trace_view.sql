@@ -23,8 +23,8 @@ with named as (
 )
 select pid, name, label,
     try_cast(regexp_extract(label, 'NPU\s*:?\s*(\d+)', 1) as integer) as device_id,
-    case when name in ('HCCL', 'Communication') then 'communication'
-         when name = 'Ascend Hardware' then 'hardware'
+    case when regexp_matches(name, '(?i)^(hccl|communication)\b') then 'communication'   -- Communication(HCCL), too
+         when starts_with(name, 'Ascend Hardware') then 'hardware'
          when name = 'Overlap Analysis' then 'overlap'
          when name = 'CANN' then 'cann'
          when name = 'Python GC' then 'gc'

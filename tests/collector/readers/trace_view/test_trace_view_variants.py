@@ -77,13 +77,15 @@ def test_numbers_as_time_stamps(written: duckdb.DuckDBPyConnection, tmp_path: Pa
 
 
 def test_older_names_of_processes(written: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    text = json.dumps(TRACE).replace('"Communication"', '"HCCL"').replace('"NPU 3"', '"NPU"')
-    path = tmp_path / "older.json"
-    path.write_text(text)
-    con, _ = read_paths([path], tmp_path)
-    for table in ("comm_ops", "launches", "kernels"):
-        plain = f"select * replace (null as device_id) from {table} order by all"
-        assert rows(con, plain) == rows(written, plain)
+    for name in ("HCCL", "Communication(HCCL)"):
+        text = json.dumps(TRACE).replace('"Communication"', f'"{name}"')
+        path = tmp_path / "older.json"
+        path.write_text(text.replace('"NPU 3"', '"NPU"'))
+        con, log = read_paths([path], tmp_path)
+        assert log.rules["trace.communication_process"] == name
+        for table in ("comm_ops", "launches", "kernels"):
+            plain = f"select * replace (null as device_id) from {table} order by all"
+            assert rows(con, plain) == rows(written, plain)
 
 
 HOSTILE: list[Any] = [
@@ -96,6 +98,13 @@ HOSTILE: list[Any] = [
     {"ph": "C", "name": "c", "pid": 1, "ts": "1.000", "args": {"value": "many"}},
     {"ph": "C", "name": "c", "pid": 1, "args": {"value": 1}},
 ]  # fmt: skip
+# In two events each, of which one counts.
+HALVES = [
+    {"ph": "B", "name": "Mul", "pid": NPU, "tid": 2, "ts": "1300.000", "args": {"Task Id": 1}},
+    {"ph": "E", "name": "Mul", "pid": NPU, "tid": 2, "ts": "1301.000"},
+    {"ph": "B", "name": "aten::mul", "cat": "cpu_op", "pid": OS_PID, "tid": 7, "ts": "1290.000"},
+    {"ph": "E", "cat": "cpu_op", "pid": OS_PID, "tid": 7, "ts": "1291.000"},
+]
 
 
 def test_hostile_events_are_counted_and_left_out(
@@ -106,6 +115,11 @@ def test_hostile_events_are_counted_and_left_out(
     assert everything(con) == everything(written)
     assert log.rows_lost == len(HOSTILE)
     assert log.warnings
+    for odd in ([], [None]):  # compiled, and event by event
+        con, log = read_paths([write(tmp_path / "halves.json", [*HALVES, *odd, *TRACE])], tmp_path)
+        assert everything(con) == everything(written)
+        assert log.rows_lost == 2 + len(odd)
+        assert any("phases B and E" in warning for warning in log.warnings)
 
 
 def test_args_of_wrong_types_cost_only_themselves(tmp_path: Path) -> None:
