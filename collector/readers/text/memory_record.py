@@ -19,6 +19,8 @@ from .device_rows import names_device
 
 _TIME = ("Timestamp(us)",)
 _ALLOCATED = ("Total Allocated(KB)", "Total Allocated(MB)")
+_RESERVED = ("Total Reserved(KB)", "Total Reserved(MB)")
+_SIZE = ("Size(KB)", "Size(MB)")
 
 
 def read(
@@ -30,9 +32,9 @@ def read(
 ) -> None:
     """Fill `memory` and `operator_memory`."""
     selects: dict[Role, tuple[str, Callable[[Rows, str], str], tuple[tuple[str, ...], ...]]] = {
-        "memory_record": ("memory", _record_sql, (_TIME,)),
-        "module_memory": ("memory", _module_sql, (_TIME,)),
-        "operator_memory": ("operator_memory", _operator_sql, (("Allocation Time(us)",),)),
+        "memory_record": ("memory", _record_sql, (_TIME, (*_ALLOCATED, *_RESERVED))),
+        "module_memory": ("memory", _module_sql, (_TIME, _RESERVED)),
+        "operator_memory": ("operator_memory", _operator_sql, (("Allocation Time(us)",), _SIZE)),
     }
     role_of = {file.path: role for role in selects for file in source.files.get(role, ())}
 
