@@ -72,6 +72,7 @@ _EVENT = msgspec.json.Decoder(Event)
 _ANY_EVENTS = msgspec.json.Decoder(list[_AnyEvent])
 _ANY_EVENT = msgspec.json.Decoder(_AnyEvent)
 _RAWS = msgspec.json.Decoder(list[Raw])
+_OBJECT = msgspec.json.Decoder(dict[str, Raw])
 _SCALAR = msgspec.json.Decoder(Scalar)
 _SERIES = msgspec.json.Decoder(list[dict[str, float | None]])
 _STRINGS = msgspec.json.Decoder(list[str])
@@ -173,7 +174,7 @@ def number(value: int | str | None) -> int | None:
 
 
 def decode_args(events: Sequence[Event], kind: type[Args], log: ReadLog) -> list[Args]:
-    """`args` of each event. Numbers may be text; what does not fit its key leaves args empty."""
+    """`args` of each event. Numbers may be text; what does not fit its key is unknown."""
     decoder: msgspec.json.Decoder[list[Args]]
     decoder = msgspec.json.Decoder(GenericAlias(list, (kind,)), strict=False)
     text = b",".join([event.args for event in events])
@@ -192,7 +193,22 @@ def _args(text: bytes, decoder: msgspec.json.Decoder[Args], kind: type[Args], lo
         return decoder.decode(text)
     except (msgspec.DecodeError, RecursionError):
         log.warn("trace: args of some events are not of the documented types and were left out")
-        return kind()
+        return _fitting(text, decoder, kind)
+
+
+def _fitting(text: bytes, decoder: msgspec.json.Decoder[Args], kind: type[Args]) -> Args:
+    """Those of the args that are of their key's type."""
+    found = kind()
+    try:
+        values = _OBJECT.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return found
+    for known in msgspec.structs.fields(kind):
+        if (value := values.get(known.encode_name)) is not None:
+            with suppress(msgspec.DecodeError):
+                alone = decoder.decode(b'{"%s":%s}' % (known.encode_name.encode(), value))
+                setattr(found, known.name, getattr(alone, known.name))
+    return found
 
 
 def replace_bad_bytes(text: bytes, log: ReadLog | None) -> bytes:

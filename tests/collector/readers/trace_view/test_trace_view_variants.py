@@ -124,15 +124,17 @@ def test_hostile_events_are_counted_and_left_out(
 
 def test_args_of_wrong_types_cost_only_themselves(tmp_path: Path) -> None:
     events = [
-        x(OS_PID, 7, "aten::a", "1000.000", cat="cpu_op", args={"Sequence number": "x"}),
+        x(OS_PID, 7, "aten::a", "1000.000", cat="cpu_op",
+          args={"Sequence number": "x", "Input Dims": "2, 3", "Fwd thread id": 5}),
         x(OS_PID, 7, "aten::b", "1001.000", cat="cpu_op", args=["no", "map"]),
         x(OS_PID, 7, "aten::c", "1002.000", cat="cpu_op", args={"Sequence number": "12"}),
         {"ph": "I", "name": "unknown phase"},
         {"ph": "new", "name": "unknown phase", "args": 3},
-    ]
+    ]  # fmt: skip
     con, log = read_paths([write(tmp_path / "trace_view.json", events)], tmp_path)
-    assert rows(con, "select name, sequence_number from host_ops order by name") == [
-        ("aten::a", None), ("aten::b", None), ("aten::c", 12),
+    told = "select name, sequence_number, input_shapes, forward_thread_id from host_ops order by 1"
+    assert rows(con, told) == [
+        ("aten::a", None, "2,3", 5), ("aten::b", None, None, None), ("aten::c", 12, None, None),
     ]  # fmt: skip
     assert log.rows_lost == 0
     assert log.warnings
