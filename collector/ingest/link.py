@@ -103,6 +103,8 @@ _PLACES = {
     "kernels": "device_id, stream_id, task_id, context_id, name, start_ns, dur_ns",
     "comm_ops": "device_id, stream_id, group_hash, name, start_ns, dur_ns",
 }
+# What HCCL measured, and what a row must know for an equal one to be the same.
+_MEASURED = {"comm_times": "start_ns", "comm_matrix": "size_bytes"}
 
 
 def _tell_repeats(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
@@ -123,6 +125,19 @@ def _tell_repeats(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
             log.warn(
                 "{table}: {count} rows stand there twice: counts and sums of durations are too "
                 "large by them, the parts of steps are not",
+                table=table,
+                count=int(count),
+            )
+    for table, known in _MEASURED.items():
+        rows = f"from {table} where {known} is not null"
+        count = scalar(
+            con,
+            f"select (select count(*) {rows}) - (select count(*) from (select distinct * {rows}))",
+        )
+        if count:
+            log.warn(
+                "{table}: {count} rows stand there twice: counts, bytes and times of what HCCL "
+                "measured are too large by them",
                 table=table,
                 count=int(count),
             )

@@ -110,8 +110,17 @@ def test_what_stands_there_twice_is_told(staging: duckdb.DuckDBPyConnection) -> 
         staging.execute(
             "insert into comm_ops (name, start_ns, dur_ns) values (?, ?, 8)", [name, T0]
         )
+    for variant, size_bytes in (("top1", 8), ("top1", 8), ("total", 8), ("op", None), ("op", None)):
+        staging.execute(
+            "insert into comm_matrix (variant, src_group_rank, size_bytes) values (?, 0, ?)",
+            [variant, size_bytes],
+        )
+    for start in (T0, T0, T0 + 1, None, None):
+        staging.execute("insert into comm_times (name, start_ns) values ('hcom_x', ?)", [start])
     log = ReadLog()
     link(staging, RankSource("job", "pytorch", 0, "test", {}), log)
-    kernels, operations = log.warnings
+    kernels, operations, times, matrix, *_ = log.warnings
+    assert times.startswith("comm_times: 1 rows stand there twice: counts, bytes and times")
+    assert matrix.startswith("comm_matrix: 1 rows stand there twice: counts, bytes and times")
     assert kernels.startswith("kernels: 1 rows stand there twice: counts and sums")
     assert operations.startswith("comm_ops: 1 rows stand there twice: counts and sums")
