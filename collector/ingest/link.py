@@ -66,6 +66,7 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
                 "to its last task"
             )
     _tell_repeats(con, log)
+    _forget_early_releases(con, log)
     numbered = ("comm_groups", "op_tasks", "comm_ops", "comm_tasks")
     there = () if is_empty(con, "comm_ops") and is_empty(con, "comm_tasks") else numbered
     for name in (*there, *(() if is_empty(con, "comm_matrix") else ("comm_matrix",))):
@@ -141,6 +142,27 @@ def _tell_repeats(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
                 table=table,
                 count=int(count),
             )
+
+
+def _forget_early_releases(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
+    """No block is released before it is allocated: 0 and -1 stand for no time, others are damage.
+
+    It would be held by nobody at the peak.
+    """
+    run(con, "update operator_memory set allocated_at_ns = null where allocated_at_ns <= 0")
+    early = 0
+    for released, dur in (
+        ("active_released_at_ns", "active_dur_ns"), ("released_at_ns", "dur_ns")
+    ):  # fmt: skip
+        [early] = con.execute(f"""
+            update operator_memory set {released} = null, {dur} = null
+            where {released} < allocated_at_ns or {released} <= 0""").fetchone() or (0,)
+    if early:
+        log.warn(
+            "operator_memory: {early} blocks have a release that is no time, or before their "
+            "allocation: it is unknown",
+            early=early,
+        )
 
 
 def _assign_steps(con: duckdb.DuckDBPyConnection, table: str, unless: str = "") -> None:

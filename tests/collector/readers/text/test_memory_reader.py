@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from npuscope.collector.ingest.link import link
+from npuscope.collector.model import RankSource
 from npuscope.collector.readers.text import memory_record
 from npuscope.errors import TraceFormatError
 from tests.collector.conftest import Staged
@@ -149,6 +151,21 @@ def test_blocks_freed_outside_the_window(staged: Staged) -> None:
          None, "9"),
         (0, "cann::x", 2048, 1000, 2000, None, 1000, None, MIB, MIB, None, MIB, MIB, None, None),
     ]  # fmt: skip
+    # A release that is no time, or before its allocation, is none.
+    staged.con.execute("delete from operator_memory")
+    times = ("0,0,0,0", "-1,-1,,", "30,45,-10,5", "60,50,20,10", "50,45,10,5")
+    lines = [f"aten::{i},1,40,{one},1,2,3,,,,9,NPU:0\n" for i, one in enumerate(times)]
+    new.write_text(new.read_text().partition("\n")[0] + "\n" + "".join(lines))
+    log = staged.read(memory_record, {"operator_memory": new})
+    link(staged.con, RankSource("job", "pytorch", 0, "test", {}), log)
+    assert staged.rows("""
+        select released_at_ns, active_released_at_ns, dur_ns, active_dur_ns from operator_memory
+        order by name""") == [
+        (None, None, None, None), (None, None, None, None), (None, 45000, None, 5000),
+        (60000, 50000, 20000, 10000), (50000, 45000, 10000, 5000),
+    ]  # fmt: skip
+    [told] = log.warnings
+    assert told.startswith("operator_memory: 3 blocks have a release that is no time")
 
 
 def test_one_bad_file_does_not_hide_the_others(staged: Staged) -> None:
