@@ -115,8 +115,8 @@ def test_what_stands_there_twice_is_told(staging: duckdb.DuckDBPyConnection) -> 
             "insert into comm_matrix (variant, src_group_rank, size_bytes) values (?, 0, ?)",
             [variant, size_bytes],
         )
-    for start in (T0, T0, T0 + 1, None, None):
-        staging.execute("insert into comm_times (name, start_ns) values ('hcom_x', ?)", [start])
+    for start_ns in (T0, T0, T0 + 1, None, None):
+        staging.execute("insert into comm_times (name, start_ns) values ('hcom_x', ?)", [start_ns])
     log = ReadLog()
     link(staging, RankSource("job", "pytorch", 0, "test", {}), log)
     kernels, operations, times, matrix, *_ = log.warnings

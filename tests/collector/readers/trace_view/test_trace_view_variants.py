@@ -115,7 +115,8 @@ def test_hostile_events_are_counted_and_left_out(
     assert everything(con) == everything(written)
     assert log.rows_lost == len(HOSTILE)
     assert log.warnings
-    for odd in ([], [None]):  # compiled, and event by event
+    cases: tuple[list[Any], ...] = ([], [None])  # compiled, and event by event
+    for odd in cases:
         con, log = read_paths([write(tmp_path / "halves.json", [*HALVES, *odd, *TRACE])], tmp_path)
         assert everything(con) == everything(written)
         assert log.rows_lost == 2 + len(odd)
