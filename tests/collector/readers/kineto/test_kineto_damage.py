@@ -82,7 +82,7 @@ def test_odd_events_cost_only_themselves(tmp_path: Path) -> None:
     con, log = read_path(write(tmp_path / "t.json", ", ".join([json.dumps(EVENTS[-8]), *odd])))
 
     found = rows(con, "select name, stream_id, device_id from kernels order by start_ns")
-    assert found == [("12", None, None), ("args", None, None), ("deep", None, None)]
+    assert found == [("12", None, None), ("args", None, None), ("deep", None, 2)]
     assert log.rows_lost == 7
     assert "trace: args of some events are not of the documented types and were left out" in (
         log.warnings
