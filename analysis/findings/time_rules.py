@@ -75,10 +75,17 @@ def device_idle(seen: Material) -> Iterator[Finding]:
             else Message("set TASK_QUEUE_ENABLE=2"),
         )
         if is_hosts
-        else Message(
-            "Most of it the next kernel had been launched and had not begun, which no faster host"
-            " changes: fuse small operators into fewer kernels, and look at copies and at events"
-            " that streams wait for."
+        else joined(
+            (
+                Message(
+                    "Most of it the next kernel had been launched and had not begun, which no"
+                    " faster host changes: fuse small operators into fewer kernels, and look at"
+                    " copies and at events that streams wait for."
+                ),
+                *([Message("A graph has shorter pauses between its kernels: capture CUDA graphs.")]
+                  if seen.is_gpu else []),
+            ),
+            " ",
         ),
         worst.select(*_PLACE, "free_ns", "host_ns", "idle_ns", "length_ns"),
         "npuscope host PATH",

@@ -12,6 +12,7 @@ import typer
 from npuscope.analysis.scope import Scope
 from npuscope.commands.command import Asked, TopOrAll, command, notes_of
 from npuscope.errors import UsageError
+from npuscope.messages import Message
 
 if TYPE_CHECKING:
     import duckdb
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
 
 _RANKS = ("rank", "src_rank", "dst_rank")
 _ONE_SIDE = "no operation of a type ran beside computing and another without: no slowdown to tell"
-_NO_TRAFFIC = (
+_NOTHING = Message(
+    "communication was recorded here, but nothing that answers this: see `npuscope doctor`"
+)
+_NO_TRAFFIC = Message(
     "HCCL's own traffic of each operation, which this needs, was not recorded"
-    " (profiler_level=ProfilerLevel.Level1 does)"
+    " (profiler_level=ProfilerLevel.Level1 does): see `npuscope doctor`"
 )
 
 
@@ -45,7 +49,7 @@ class View:
     notes: Callable[[pl.DataFrame], list[str]] = lambda rows: []
     means: Callable[[duckdb.DuckDBPyConnection, Scope], pl.DataFrame] | None = None
     of: tuple[str, ...] = ("peers",)
-    lacks: str = "communication was recorded here, but nothing that answers this"
+    lacks: str = _NOTHING
 
 
 def _masking(by: CommKey) -> View:
@@ -215,4 +219,4 @@ def _why_nothing(view: View, con: duckdb.DuckDBPyConnection, scope: Scope) -> li
         return ["no communication was recorded here: see `npuscope doctor`"]
     only_time = query.only_time_of_communication(con, scope)
     told = [*([only_time] if only_time else []), *unanswered(con, scope, view.of)]
-    return told or [f"{view.lacks}: see `npuscope doctor`"]
+    return told or [view.lacks]

@@ -167,8 +167,8 @@ DEFECTS: tuple[Defect, ...] = (
     ),
     _defect(
         "database: values of another kind", "collector/readers/sqlite.py",
-        "        \" then cast({0} as integer) end end\"\n",
-        "        \" then cast({0} as integer) else 0 end else 0 end\"\n",
+        "        f\" then cast({_WHOLE} as integer) end end\"\n",
+        "        f\" then cast({_WHOLE} as integer) else 0 end else 0 end\"\n",
         "tests/collector/readers/ascend_db/test_sqlite_reader.py",
     ),
     _defect(
