@@ -82,8 +82,15 @@ def device_idle(seen: Material) -> Iterator[Finding]:
                     " faster host changes: fuse small operators into fewer kernels, and look at"
                     " copies and at events that streams wait for."
                 ),
-                *([Message("A graph has shorter pauses between its kernels: capture CUDA graphs.")]
-                  if seen.is_gpu else []),
+                *(
+                    [
+                        Message(
+                            "A graph has shorter pauses between its kernels: capture CUDA graphs."
+                        )
+                    ]
+                    if seen.is_gpu
+                    else []
+                ),
             ),
             " ",
         ),
