@@ -12,7 +12,6 @@ import typer
 from npuscope.analysis.scope import Scope
 from npuscope.commands.command import Asked, TopOrAll, command, notes_of
 from npuscope.errors import UsageError
-from npuscope.messages import Message
 
 if TYPE_CHECKING:
     import duckdb
@@ -24,13 +23,6 @@ if TYPE_CHECKING:
 
 _RANKS = ("rank", "src_rank", "dst_rank")
 _ONE_SIDE = "no operation of a type ran beside computing and another without: no slowdown to tell"
-_NOTHING = Message(
-    "communication was recorded here, but nothing that answers this: see `npuscope doctor`"
-)
-_NO_TRAFFIC = Message(
-    "HCCL's own traffic of each operation, which this needs, was not recorded"
-    " (profiler_level=ProfilerLevel.Level1 does): see `npuscope doctor`"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +32,7 @@ class View:
     `rows(con, scope, top)` takes how many rows to keep of each rank and step (None: all).
     `table(rows, means, top)` gets all rows and what `means(con, scope)` tells of a mean step, and
     shows `top` of each. `notes(rows)` are sentences beside them. `of`: analyses of doctor without
-    which a rank has no row; `lacks`: what to say where all have them, and there is no row.
+    which a rank has no row; `needs_traffic`: HCCL's own, of each operation.
     """
 
     metric: str
@@ -49,7 +41,7 @@ class View:
     notes: Callable[[pl.DataFrame], list[str]] = lambda rows: []
     means: Callable[[duckdb.DuckDBPyConnection, Scope], pl.DataFrame] | None = None
     of: tuple[str, ...] = ("peers",)
-    lacks: str = _NOTHING
+    needs_traffic: bool = False
 
 
 def _masking(by: CommKey) -> View:
@@ -114,7 +106,7 @@ def _volume(by: Literal["link_traffic", "rank_matrix", "bandwidth", "contention"
             lambda frame, _, top: tables.contention_table(frame, top),
             lambda rows: [_ONE_SIDE] if rows["slowdown_ratio"].count() == 0 < rows.height else [],
             of=("links", "peers"),
-            lacks=_NO_TRAFFIC,
+            needs_traffic=True,
         )
     return View(
         by,
@@ -214,9 +206,23 @@ def _why_nothing(view: View, con: duckdb.DuckDBPyConnection, scope: Scope) -> li
     """Sentences: of all communication nothing was recorded, or what of it and what records it."""
     from npuscope.analysis import query
     from npuscope.analysis.doctor.limits import communicating, unanswered
+    from npuscope.messages import Message
 
     if not communicating(con, scope):
         return ["no communication was recorded here: see `npuscope doctor`"]
     only_time = query.only_time_of_communication(con, scope)
     told = [*([only_time] if only_time else []), *unanswered(con, scope, view.of)]
-    return told or [view.lacks]
+    if told:
+        return told
+    if view.needs_traffic:
+        return [
+            Message(
+                "HCCL's own traffic of each operation, which this needs, was not recorded"
+                " (profiler_level=ProfilerLevel.Level1 does): see `npuscope doctor`"
+            )
+        ]
+    return [
+        Message(
+            "communication was recorded here, but nothing that answers this: see `npuscope doctor`"
+        )
+    ]
