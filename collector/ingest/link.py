@@ -130,6 +130,8 @@ def _tell_repeats(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
                 count=int(count),
             )
     for table, known in _MEASURED.items():
+        if is_empty(con, table):
+            continue
         rows = f"from {table} where {known} is not null"
         count = scalar(
             con,
@@ -149,6 +151,8 @@ def _forget_early_releases(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None
 
     It would be held by nobody at the peak.
     """
+    if is_empty(con, "operator_memory"):
+        return
     run(con, "update operator_memory set allocated_at_ns = null where allocated_at_ns <= 0")
     early = 0
     for released, dur in (
