@@ -33,11 +33,12 @@ def check_text(**given: object) -> None:
 def check_whole(least: int | None = None, **given: object) -> None:
     """Raises UsageError where one is neither None nor a whole number, from `least` on."""
     for name, value in given.items():
-        is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST
-        if value is None or (is_whole and (least is None or value >= least)):  # type: ignore[operator]
+        if value is None:
             continue
-        from_on = "" if least is None else f" from {least} on"
-        raise UsageError(f"{name} {value!r}: give a whole number{from_on}")
+        low = -_MOST if least is None else least
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= _MOST:
+            from_on = "" if least is None else f" from {least} on"
+            raise UsageError(f"{name} {value!r}: give a whole number{from_on}")
 
 
 def model_use(

@@ -24,6 +24,7 @@ from tests.conftest import REPOSITORY
 
 WRONG: Any = "colour"
 WRONG_KIND: Any = None
+WRONG_NUMBER: Any = 3
 Ask = Callable[[Capture], pl.DataFrame]
 # Question and its command, whose rows the catalog describes (tests/cli/test_every_verb.py).
 QUESTIONS: list[tuple[Ask, str]] = [
@@ -152,7 +153,7 @@ def test_what_is_not_there_is_said(tmp_path: Path, sample_store: Path) -> None:
 def test_arguments_that_are_none_are_told_as_such(job: Capture, sample_store: Path) -> None:
     asked: list[tuple[str, Callable[[], object]]] = [
         ("path None: give the path", lambda: npuscope.open(WRONG_KIND)),
-        ("run 3: give a text", lambda: npuscope.open(sample_store, run=3)),  # type: ignore[arg-type]
+        ("run 3: give a text", lambda: npuscope.open(sample_store, run=WRONG_NUMBER)),
         ("jobs 0: give a whole number from 1 on", lambda: npuscope.open(sample_store, jobs=0)),
         ("rank 'colour': give a whole number", lambda: job.steps(rank=WRONG)),
         ("no rank 99 here", lambda: job.kernels(rank=99)),

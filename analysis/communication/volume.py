@@ -117,7 +117,7 @@ def _sent_steps(con: duckdb.DuckDBPyConnection, scope: Scope, found: pl.DataFram
     sends is known (step_count). Tasks tell of all its steps. HCCL tells of those that have rows,
     and of those without communication."""
     sender = ["run", "capture", "src_rank"]
-    steps = select(con, "step_summary", scope.all_ranks, columns="*").rename({"rank": "src_rank"})
+    steps = select(con, "step_summary", scope.all_ranks).rename({"rank": "src_rank"})
     steps = without_warm_up(con, steps).join(
         found.group_by(sender).agg((pl.col("basis") == "tasks").any().alias("has_tasks")),
         on=sender,

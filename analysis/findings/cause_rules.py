@@ -102,7 +102,7 @@ def _slow(rows: pl.DataFrame) -> str:
     first = rows.row(0, named=True)
     size = rows["size_bytes"]
     own, usual = (
-        f"{float((rows[name] * size).sum()) / float(size.sum()) / 1e9:,.1f}"
+        f"{float(size.sum()) / float((size / rows[name]).sum()) / 1e9:,.1f}"
         for name in ("bandwidth_bytes_per_s", "usual_bytes_per_s")
     )
     lost = ms(float(rows["excess_per_step_ns"].sum()))

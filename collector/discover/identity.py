@@ -167,20 +167,24 @@ _BUSIEST = """
 def _database_facts(path: str, device_id: int | None) -> dict[str, object]:
     """Rank, device, host and session of a profiler DB; {} where its reader will say why not."""
     of_device = "" if device_id is None else f"where deviceId = {device_id}"
-    # All ranks of a host may be mapped: the rank's own has the device of most tasks.
-    [ran] = ask(path, [("TASK", _BUSIEST)])
-    own = next((device for (device,) in ran if isinstance(device, int)), -1)
     # msprof names no rank (-1) but a device
-    order = f"order by rankId < 0, deviceId <> {own}, 1, 2"
-    rank = f"select rankId, deviceId from RANK_DEVICE_MAP {of_device} {order}"
+    rank = f"select rankId, deviceId from RANK_DEVICE_MAP {of_device} order by rankId < 0"
     session = "SESSION_TIME_INFO"
     questions = {
-        ("rank", "device"): ("RANK_DEVICE_MAP", f"{rank} limit 1"),
+        ("rank", "device"): ("RANK_DEVICE_MAP", f"{rank}, 1, 2 limit 1"),
+        ("mapped",): ("RANK_DEVICE_MAP", f"select count(*) from RANK_DEVICE_MAP {of_device}"),
         ("host",): ("HOST_INFO", "select hostUid from HOST_INFO limit 1"),
         ("start",): (session, f"select startTimeNs from {session} where startTimeNs > 0 limit 1"),
         ("end",): (session, f"select endTimeNs from {session} where endTimeNs > 0 limit 1"),
     }
     facts = _named(questions, ask(path, [*questions.values()]))
+    mapped = facts.pop("mapped", None)
+    if isinstance(mapped, int) and mapped > 1:
+        # All ranks of a host may be mapped: the rank's own has the device of most tasks.
+        for (own,) in ask(path, [("TASK", _BUSIEST)])[0]:
+            if isinstance(own, int):
+                nearest = ("RANK_DEVICE_MAP", f"{rank}, deviceId <> {own}, 1, 2 limit 1")
+                facts |= _named([("rank", "device")], ask(path, [nearest]))
     if not (facts.get("start") and facts.get("end")):
         # Without an index this reads the whole table: only where no session is recorded.
         tasks = {

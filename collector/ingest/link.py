@@ -158,9 +158,10 @@ def _forget_early_releases(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None
     for released, dur in (
         ("active_released_at_ns", "active_dur_ns"), ("released_at_ns", "dur_ns")
     ):  # fmt: skip
-        [early] = con.execute(f"""
+        [count] = con.execute(f"""
             update operator_memory set {released} = null, {dur} = null
             where {released} < allocated_at_ns or {released} <= 0""").fetchone() or (0,)
+        early = max(early, count)  # a block often has both
     if early:
         log.warn(
             "operator_memory: {early} blocks have a release that is no time, or before their "

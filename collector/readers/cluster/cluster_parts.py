@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -45,7 +46,7 @@ from ...staging import connect, is_empty, scalar
 from ..delimited import Rows, fill, lose, open_rows
 from ..hccl.communication import Operation, as_table, numbers_of, packet_rows
 from ..hccl.communication_json import tell_partial, without_nan
-from ..hccl.communication_matrix import links_of, pairs, tell_links
+from ..hccl.communication_matrix import links_of, tell_links
 from ..hccl.communication_rows import (
     MATRIX,
     PACKETS,
@@ -267,21 +268,15 @@ def _measured(data: bytes) -> tuple[dict[int, Operation], int, int]:
 def _read_matrix(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None:
     if not is_empty(con, "comm_matrix"):
         return
-    bad = partial = odd = 0
+    lost = Counter[str]()
     found = operations(path, log)
     while chunk := list(islice(found, 10 * _OPERATIONS_AT_ONCE)):
         rows: list[tuple[Any, ...]] = []
         for one in chunk:
             head = (one.step, "p2p" if one.members == "p2p" else "", one.name, one.group_hash)
-            links, is_partial = links_of(one.json)
-            bad += links is None
-            partial += is_partial
-            for src, dst, *figures in pairs(links or {}):
-                odd += src is None
-                if src is not None:
-                    rows.append((int(src), *head, src, dst, *figures))
+            rows += [(int(link[0]), *head, *link) for link in links_of(one.json, lost)]
         insert_matrix(con, _table(rows, MATRIX), of_ranks=True)
-    tell_links(log, path, bad, partial, odd)
+    tell_links(log, path, lost)
 
 
 def _table(rows: list[tuple[Any, ...]], schema_of_one: pa.Schema) -> pa.Table:

@@ -8,6 +8,8 @@ positions in the group.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -43,50 +45,44 @@ def read_matrix(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None
     """Fill `comm_matrix` from one file."""
     found = entries(path)
     is_by_kind = False
-    bad = partial = odd = 0
+    lost = Counter[str]()
     while chunk := list(islice(found, _CHUNK_ENTRIES)):
         rows = []
         for entry in chunk:
             is_by_kind = is_by_kind or not entry.name.lower().startswith("hcom_")
-            links, is_partial = links_of(entry.json)
-            bad += links is None
-            partial += is_partial
-            for src, dst, *figures in pairs(links or {}):
-                odd += src is None
-                if src is not None:
-                    rows.append((*entry[:4], src, dst, *figures))
+            rows += [(*entry[:4], *link) for link in links_of(entry.json, lost)]
         insert_matrix(con, pa.Table.from_pylist(
             [dict(zip(MATRIX.names, row, strict=True)) for row in rows], schema=MATRIX
         ))  # fmt: skip
     log.rules["communication.matrix"] = "kinds of operations" if is_by_kind else "single operations"
-    tell_links(log, path, bad, partial, odd)
+    tell_links(log, path, lost)
 
 
-def links_of(text: bytes | msgspec.Raw) -> tuple[dict[str, Link] | None, bool]:
-    """Traffic by pair of ranks (None: the text tells none), and whether values that are no numbers
-    are unknown in it."""
+def links_of(text: bytes | msgspec.Raw, lost: Counter[str]) -> Iterator[tuple[Any, ...]]:
+    """(source, destination, figures ...) of an entry's links between two ranks.
+
+    `lost` counts entries that are none (`bad`), those of which some values are no numbers and so
+    unknown (`partial`), and links that name no two ranks (`odd`).
+    """
     try:
-        return _DECODER.decode(text), False
+        links = _DECODER.decode(text)
     except _UNREADABLE:
-        pass
-    try:
-        values = msgspec.json.decode(without_nan(bytes(text)))
-        return msgspec.convert(numbers(values, _NUMBERS), dict[str, Link], strict=False), True
-    except _UNREADABLE:
-        return None, False
+        try:
+            values = msgspec.json.decode(without_nan(bytes(text)))
+            links = msgspec.convert(numbers(values, _NUMBERS), dict[str, Link], strict=False)
+        except _UNREADABLE:
+            lost["bad"] += 1
+            return
+        lost["partial"] += 1
+    for key, link in links.items():
+        if pair := _PAIR.fullmatch(key):
+            yield (*pair.groups(), *msgspec.structs.astuple(link))
+        else:
+            lost["odd"] += 1
 
 
-def pairs(links: dict[str, Link]) -> list[tuple[Any, ...]]:
-    """(source, destination, figures ...) of each link; both None where "0-1" names no ranks."""
-    found = ((_PAIR.fullmatch(key), link) for key, link in links.items())
-    return [
-        (*(pair.groups() if pair else (None, None)), *msgspec.structs.astuple(link))
-        for pair, link in found
-    ]
-
-
-def tell_links(log: ReadLog, path: str, bad: int, partial: int, odd: int) -> None:
-    """Say how many entries have no figures, lack some, and how many links are of no ranks."""
-    lose(log, path, bad, "matrix entries with non-numeric values")
-    tell_partial(log, path, partial)
-    lose(log, path, odd, "links between ranks that are not named")
+def tell_links(log: ReadLog, path: str, lost: Counter[str]) -> None:
+    """Say what `links_of` counted."""
+    lose(log, path, lost["bad"], "matrix entries with non-numeric values")
+    tell_partial(log, path, lost["partial"])
+    lose(log, path, lost["odd"], "links between ranks that are not named")
