@@ -10,7 +10,7 @@ CUBE_CORES = ("AI_CORE", "MIX_AIC")
 _FLOPS_PER_NS = AI_CORES * 8192 * FREQUENCY_MHZ / 1000 * 0.7  # 70 % of the cube peak
 _BYTES_PER_NS = 1200.0
 
-# type: aclnn interface, kernel, accelerator core, framework operator
+# of each type: aclnn interface, kernel, accelerator core, framework operator
 _KINDS = {
     "Add": ("aclnnAdd", "AddAiCore", "AI_VECTOR_CORE", "aten::add"),
     "AddRmsNorm": (
