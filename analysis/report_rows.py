@@ -12,8 +12,8 @@ from npuscope.messages import Message
 
 from . import means, query
 from .catalog import column_names
-from .experts.load.load_overview import Overview, hottest
-from .experts.load.overview import overview
+from .experts.cost.load_overview import Overview, hottest
+from .experts.cost.overview import overview
 from .findings.findings import finding_rows, findings
 from .flops.kernels.count import kernel_work
 from .flops.losses import losses, together

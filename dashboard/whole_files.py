@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from npuscope.collector.store.manifest import staging_name
+from npuscope.collector.store.folder_handles import staging_name
 from npuscope.errors import StoreError
 
 

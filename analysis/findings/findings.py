@@ -17,7 +17,7 @@ from ..scope import ALL, Scope
 from .finding import Finding, addressed, ranked
 
 if TYPE_CHECKING:
-    from ..experts.load.load_overview import Overview
+    from ..experts.cost.load_overview import Overview
 
 
 def findings(

@@ -16,7 +16,7 @@ import polars as pl
 
 from npuscope.messages import Message, joined
 
-from ..experts.load.load_overview import Overview
+from ..experts.cost.load_overview import Overview
 from ..operators.launch_order import base_type
 from ..replay.captures import LESS, MOST_OPERATIONS, operation_count
 from ..scope import Scope

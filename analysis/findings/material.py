@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import duckdb
 import polars as pl
 
-from ..experts.load.load_overview import Overview
-from ..experts.load.overview import overview
+from ..experts.cost.load_overview import Overview
+from ..experts.cost.overview import overview
 from ..flops.kernels.count import counted_kernels
 from ..host.blocking import blocking_calls
 from ..host.free_time import mean_free_time

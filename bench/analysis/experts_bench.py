@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.measure import arguments, report, table, verdict
-from npuscope.analysis.experts.cost.step_time import TOKENS_ONLY, Cost, predicted
 from npuscope.analysis.experts.plan.eplb import eplb
 from npuscope.analysis.experts.plan.placement import Placement, max_over_mean, replicas
 from npuscope.analysis.experts.plan.placement_search import search
 from npuscope.analysis.experts.plan.plan_moves import plan
+from npuscope.analysis.experts.plan.step_time import TOKENS_ONLY, Cost, predicted
 
 LIMIT_S = 5.0
 LAYERS, EXPERTS, DEVICES, SLOTS, NODES = 58, 256, 64, 5, 8

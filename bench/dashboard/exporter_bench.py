@@ -33,12 +33,12 @@ from npuscope.collector import schema, staging
 from npuscope.collector.store import segments, store
 from npuscope.collector.store.compact import compact
 from npuscope.collector.store.compact_files import Place
+from npuscope.collector.store.folder_handles import staging_name
 from npuscope.collector.store.manifest import (
     Manifest,
     Segment,
     create_store,
     rank_folder,
-    staging_name,
     write_index,
 )
 from npuscope.dashboard.exporter.snapshot import MAX_SERIES

@@ -20,12 +20,12 @@ import npuscope
 from bench.measure import BUILD
 from npuscope.collector import schema, staging
 from npuscope.collector.store import segments, store
+from npuscope.collector.store.folder_handles import staging_name
 from npuscope.collector.store.manifest import (
     Manifest,
     create_store,
     manifests,
     rank_folder,
-    staging_name,
     write_index,
 )
 

@@ -33,7 +33,7 @@ from ..discover.search import Discovery, Findings, Problem, Profile, job_name, n
 from ..ingest.read_batch import in_batches, size_bytes
 from ..ingest.read_rank import RankOutcome, RankTask
 from ..readers.trust import Advance
-from ..store.manifest import staging_name
+from ..store.folder_handles import staging_name
 from ..store.space import file_system_of
 from .engine import Engine, GoOn, Read, lost_rank
 

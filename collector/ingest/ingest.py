@@ -45,14 +45,8 @@ from ..selection import Selection, Spans, spans_of, spans_text, without
 from ..staging import PROCESS_BYTES, database_bytes
 from ..store import mirror, space, store
 from ..store import store as stores
-from ..store.manifest import (
-    Manifest,
-    create_store,
-    make_staging,
-    manifests,
-    rank_folder,
-    write_index,
-)
+from ..store.folder_handles import make_staging
+from ..store.manifest import Manifest, create_store, manifests, rank_folder, write_index
 from ..store.segments import Summarise, rebuild_summaries, with_stale_summaries
 from ..store.sweep import sweep
 from .plan import Plan, make_plan, remember

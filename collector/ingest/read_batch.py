@@ -43,8 +43,8 @@ from ..staging import (
 )
 from ..store import store
 from ..store.batches import BATCH_FOLDER, LISTING, Batch, SharedFile
-from ..store.folder_handles import discard
-from ..store.manifest import Manifest, Segment, make_staging, publish_folder, rank_folder
+from ..store.folder_handles import discard, make_staging
+from ..store.manifest import Manifest, Segment, publish_folder, rank_folder
 from ..store.segments import (
     Summarise,
     create_gathered,

@@ -54,7 +54,8 @@ from ..staging import (
 )
 from ..store import store
 from ..store.compact_files import Place
-from ..store.manifest import Manifest, SourceRecord, make_staging, rank_folder, read_manifest
+from ..store.folder_handles import make_staging
+from ..store.manifest import Manifest, SourceRecord, rank_folder, read_manifest
 from ..store.segments import Summarise, in_generation, write_summaries, write_tables
 from ..store.space import is_out_of_space
 from .damage import changed_files, worse_than

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..small_files import read_small
-from .folder_handles import below, delete, handle
-from .manifest import staging_name
+from .folder_handles import below, delete, handle, staging_name
 
 ANSWERS = "answers"
 # Of one answer, of all of a version together, and how many of them.

@@ -23,8 +23,8 @@ from npuscope.errors import StoreError
 from .. import schema
 from ..literals import sql_literal
 from ..small_files import open_regular
-from .folder_handles import cache_folder, make_private
-from .manifest import BUNDLE_HEAD, staging_name
+from .folder_handles import cache_folder, make_private, staging_name, sweep_staging
+from .manifest import BUNDLE_HEAD
 
 _BEGIN = b'<script type="application/zip" id="npuscope-tables">'
 _END = b"</script>"
@@ -114,8 +114,6 @@ def _unpacked(path: Path, _: int, size: int) -> Path:
         raise StoreError(f"{path}: {size} bytes: no bundle is as large")
     with open_regular(path) as file:
         whole = file.read()
-    from .sweep import sweep_staging  # it knows stores, which know bundles
-
     folder = cache_folder() / "bundles"
     target = folder / f"{hashlib.sha256(whole).hexdigest()[:32]}.duckdb"
     if target.exists():

@@ -39,15 +39,8 @@ from .compact_files import (
     segment,
     torn_advice,
 )
-from .folder_handles import captures, discard, require_regular, touch
-from .manifest import (
-    Manifest,
-    capture_manifests,
-    create_store,
-    folder_value,
-    make_staging,
-    publish_folder,
-)
+from .folder_handles import captures, discard, make_staging, require_regular, touch
+from .manifest import Manifest, capture_manifests, create_store, folder_value, publish_folder
 from .space import is_out_of_space
 from .store import PARQUET
 

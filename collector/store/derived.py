@@ -30,13 +30,12 @@ from ..literals import sql_literal
 from ..small_files import read_own
 from ..staging import SPILL, connect, scalar
 from . import store
-from .folder_handles import discard, require_regular, touch
+from .folder_handles import discard, make_staging, require_regular, touch
 from .manifest import (
     DROPPED,
     MANIFEST,
     Manifest,
     Segment,
-    make_staging,
     publish_folder,
     rank_folder,
     require_own_files,

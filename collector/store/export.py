@@ -19,7 +19,8 @@ from .. import schema
 from ..csv_cells import quoted_cell
 from ..literals import sql_literal
 from ..staging import scalar
-from .manifest import staging_name, sync_folder
+from .folder_handles import staging_name
+from .manifest import sync_folder
 from .space import is_out_of_space
 from .store import SUMMARY_VERSIONS, attach_export
 

@@ -4,6 +4,8 @@ put in a folder's place while we look, no link in it leads us out of it.
     <store>/run=R/capture=C/rank=12/<generation>
     ^ the user's own way there,  ^ each name is opened below the handle of the one before
       links and all                and has to be a folder
+
+What is being written lies in a staging folder beside, named after the process that writes it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
+import socket
 import stat
+import time
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,6 +29,10 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES})
 # Nothing of ours lies deeper below a staging folder.
 _DEEPEST = 16
+GRACE_S = 86_400
+_STAGING = re.compile(r"\.tmp-(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]{12}(\..*)?")
+# Linux gives the process numbers of a host outside of containers this name.
+_HOST_NUMBERS = "4026531836"
 
 
 def cache_folder() -> Path:
@@ -218,3 +228,66 @@ def delete(at: int, name: str, deepest: int = _DEEPEST) -> int:
         freed = sum(delete(inner, child, deepest - 1) for child in os.listdir(inner))
     os.rmdir(name, dir_fd=at)
     return freed
+
+
+def staging_name() -> str:
+    """A folder name that tells whose it is, so that only the dead's are swept."""
+    return f".tmp-{process_space()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+
+
+def process_space() -> str:
+    """Where this process's number means something: its host, and its container if it is in one.
+
+    Containers may share their host's name, but not its process numbers.
+    """
+    host = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())
+    try:
+        numbers = re.sub(r"\D", "", str(Path("/proc/self/ns/pid").readlink()))
+    except OSError:
+        return host
+    return host if numbers in ("", _HOST_NUMBERS) else f"{host}_{numbers}"
+
+
+def make_staging(folder: Path) -> Path:
+    """A folder for what is being written, in a store's folder, which is made where it is missing.
+
+    Nobody else may look into it, but for who may change it.
+    """
+    name = staging_name()
+    with handle(folder, make=True) as at:
+        os.mkdir(name, 0o700, dir_fd=at)
+    return folder / name
+
+
+def sweep_staging(folder: Path) -> int:
+    """Delete what processes that are gone were about to write into a folder; bytes freed."""
+    freed = 0
+    with contextlib.suppress(OSError), handle(folder) as at:
+        for name in sorted(os.listdir(at)):
+            staging = _STAGING.fullmatch(name)
+            with contextlib.suppress(OSError):  # another process sweeps, too
+                if staging and _is_dead(staging, at, name):
+                    freed += delete(at, name)
+    return freed
+
+
+def _is_dead(staging: re.Match[str], at: int, name: str) -> bool:
+    if staging["host"] == process_space() and not is_running(int(staging["pid"])):
+        return True
+    return time.time() - changed_s(at, name) > GRACE_S
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process of this machine still works; unknown counts as yes."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    try:
+        told = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return True
+    # Ended, but nobody took note of it: in containers the first process often does not.
+    return told.rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"])

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import socket
 import stat
-import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -29,7 +27,16 @@ from ..selection import Selection
 from ..small_files import LIST_BYTES, read_own, read_small
 from . import mirror
 from .batches import BATCH, Batch, read_batch
-from .folder_handles import below, child_names, children, handle, sync, unlink, write_whole
+from .folder_handles import (
+    below,
+    child_names,
+    children,
+    handle,
+    staging_name,
+    sync,
+    unlink,
+    write_whole,
+)
 
 MANIFEST = "manifest.json"
 INDEX = "index.json"
@@ -44,8 +51,6 @@ _READABLE = (1, 2, 3)
 _GENERATION = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NAME = re.compile(schema.OWN_NAME)
 _VERSION = re.compile("[A-Za-z0-9_-]{1,64}")
-# Linux gives the process numbers of a host outside of containers this name.
-_HOST_NUMBERS = "4026531836"
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -352,35 +357,6 @@ def write_index(folder: Path) -> None:
     write_atomically(
         folder / INDEX, msgspec.json.encode(Index(read_index(folder).version + 1, entries))
     )
-
-
-def staging_name() -> str:
-    """A folder name that tells whose it is, so that only the dead's are swept."""
-    return f".tmp-{process_space()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
-
-
-def process_space() -> str:
-    """Where this process's number means something: its host, and its container if it is in one.
-
-    Containers may share their host's name, but not its process numbers.
-    """
-    host = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())
-    try:
-        numbers = re.sub(r"\D", "", str(Path("/proc/self/ns/pid").readlink()))
-    except OSError:
-        return host
-    return host if numbers in ("", _HOST_NUMBERS) else f"{host}_{numbers}"
-
-
-def make_staging(folder: Path) -> Path:
-    """A folder for what is being written, in a store's folder, which is made where it is missing.
-
-    Nobody else may look into it, but for who may change it.
-    """
-    name = staging_name()
-    with handle(folder, make=True) as at:
-        os.mkdir(name, 0o700, dir_fd=at)
-    return folder / name
 
 
 def publish_folder(staged: Path, name: str) -> None:

@@ -21,8 +21,8 @@ from ..small_files import crc32_of
 from ..staging import SPILL, connect, nonempty, plan_plainly, run, scalar
 from . import mirror, store
 from .compact_files import Place, places
-from .folder_handles import handle
-from .manifest import Manifest, Segment, make_staging, rank_folder, sync_folder
+from .folder_handles import handle, make_staging
+from .manifest import Manifest, Segment, rank_folder, sync_folder
 
 
 class Summary(Protocol):

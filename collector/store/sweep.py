@@ -24,23 +24,29 @@ from .batches import BATCH_FOLDER, COMPACT_FOLDER, LISTING
 from .compact_files import COMPACTED, in_use, read_compacted, segment
 from .derived import DERIVED, generations, read_derived
 from .derived import GENERATION as RESULTS
-from .folder_handles import below, captures, changed_s, children, delete, handle, touch
+from .folder_handles import (
+    GRACE_S,
+    below,
+    captures,
+    changed_s,
+    children,
+    delete,
+    handle,
+    sweep_staging,
+    touch,
+)
 from .manifest import (
     DROPPED,
     INDEX,
     MANIFEST,
     capture_manifests,
-    process_space,
     read_manifest,
     remove,
 )
 from .store import touch_files, version
 
-GRACE_S = 86_400
-_STAGING = re.compile(r"\.tmp-(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]{12}(\..*)?")
 _GENERATION = re.compile(r"\d{8}T\d{6}-[0-9a-f]{12}")
 _MERGED = re.compile(rf"({COMPACT_FOLDER}|{BATCH_FOLDER}){_GENERATION.pattern}")
-_NONE = re.compile(r"(?!)")
 _OURS = re.compile(rf"[a-z][a-z0-9_]*([.-][A-Za-z0-9_-]+)?\.parquet|{re.escape(LISTING)}")
 
 
@@ -57,7 +63,7 @@ def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:
     now = time.time()
     mirror.refresh(store, is_needed=True)
     # What a watcher or an ingest was about to write about the whole store when it was killed.
-    freed += _sweep(store, _NONE, now, grace_s, needed=set())
+    freed += sweep_staging(store)
     for capture in captures(store):
         finish_drop(capture)
         merged = _merged_files(capture)
@@ -79,11 +85,6 @@ def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:
         _remove_empty(capture, now)
     freed += sweep_answers(store, version(store))
     return freed + mirror.sweep(store, _read_from, grace_s=grace_s)
-
-
-def sweep_staging(folder: Path) -> int:
-    """Delete what processes that are gone were about to write into a folder; bytes freed."""
-    return _sweep(folder, _NONE, time.time(), GRACE_S, needed=set())
 
 
 def _read_from(holder: Path) -> set[str]:
@@ -128,15 +129,11 @@ def _sweep(
 ) -> int:
     """Delete from a folder dead staging folders, and of the folders that are named as `ours` the
     files that are not `needed` and were not touched for `grace_s`; returns bytes freed."""
-    freed = 0
+    freed = sweep_staging(folder)
     with contextlib.suppress(OSError), handle(folder) as at:
-        for name in sorted(os.listdir(at)):
-            staging = _STAGING.fullmatch(name)
+        for name in sorted(filter(ours.fullmatch, os.listdir(at))):
             with contextlib.suppress(OSError):  # another process sweeps, too
-                if staging and _is_dead(staging, at, name, now):
-                    freed += delete(at, name)
-                elif ours.fullmatch(name):
-                    freed += _sweep_generation(at, name, needed, now - grace_s, still)
+                freed += _sweep_generation(at, name, needed, now - grace_s, still)
     return freed
 
 
@@ -217,28 +214,6 @@ def _remove_empty(capture: Path, now: float) -> None:
             state = os.stat(folder.name, dir_fd=at, follow_symlinks=False)
             if now - state.st_mtime > GRACE_S:
                 os.rmdir(folder.name, dir_fd=at)
-
-
-def _is_dead(staging: re.Match[str], at: int, name: str, now: float) -> bool:
-    if staging["host"] == process_space() and not is_running(int(staging["pid"])):
-        return True
-    return now - changed_s(at, name) > GRACE_S
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process of this machine still works; unknown counts as yes."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    try:
-        told = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return True
-    # Ended, but nobody took note of it: in containers the first process often does not.
-    return told.rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"])
 
 
 def size_bytes(path: Path) -> int:

@@ -23,16 +23,8 @@ import msgspec
 
 from ..staging import open_staging
 from ..store import mirror
-from ..store.folder_handles import changed_s, handle, touch
-from ..store.manifest import (
-    Manifest,
-    Segment,
-    SourceRecord,
-    make_staging,
-    rank_folder,
-    sync_folder,
-    write_index,
-)
+from ..store.folder_handles import changed_s, handle, make_staging, touch
+from ..store.manifest import Manifest, Segment, SourceRecord, rank_folder, sync_folder, write_index
 from ..store.segments import write_tables
 from ..store.store import replace_manifest
 

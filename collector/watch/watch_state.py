@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 
 from ..small_files import read_own
-from ..store.manifest import process_space, write_atomically
-from ..store.sweep import is_running
+from ..store.folder_handles import is_running, process_space
+from ..store.manifest import write_atomically
 
 WATCH_STATE = "watch-state.json"
 # A watcher says something at every poll and while it reads; a file system may hold it up for long.

@@ -31,7 +31,8 @@ from npuscope.analysis.timeline.lanes import prepare_overlap
 from npuscope.analysis.wording import number, ranks_named
 from npuscope.collector.selection import spans_of, spans_text
 from npuscope.collector.staging import is_empty, scalar
-from npuscope.collector.store.manifest import staging_name, sync_folder
+from npuscope.collector.store.folder_handles import staging_name
+from npuscope.collector.store.manifest import sync_folder
 from npuscope.errors import StoreError, UsageError
 
 from ..units import size_text

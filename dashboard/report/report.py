@@ -17,7 +17,7 @@ import polars as pl
 
 from npuscope.analysis import means, query
 from npuscope.analysis.doctor.limits import least_rank_count
-from npuscope.analysis.experts.load.load_overview import Overview, hottest
+from npuscope.analysis.experts.cost.load_overview import Overview, hottest
 from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.flops.losses import loss_notes, together
 from npuscope.analysis.ranks.stragglers.blame import by_rank, rank_blame

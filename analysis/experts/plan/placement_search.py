@@ -25,7 +25,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..cost.step_time import TOKENS_ONLY, Cost, compute_ns, predicted, slot_ns
 from .eplb import eplb, is_hierarchical
 from .placement import (
     EMPTY,
@@ -39,6 +38,7 @@ from .placement import (
     replicas,
     twins,
 )
+from .step_time import TOKENS_ONLY, Cost, compute_ns, predicted, slot_ns
 
 Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

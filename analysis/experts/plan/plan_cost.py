@@ -8,8 +8,8 @@ import polars as pl
 
 from npuscope.messages import Message
 
-from ..cost.step_time import Cost
 from .plan_moves import HORIZON
+from .step_time import Cost
 
 
 @dataclass(frozen=True, slots=True)

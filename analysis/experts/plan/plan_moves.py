@@ -22,12 +22,12 @@ import polars as pl
 from npuscope.errors import UsageError
 from npuscope.messages import Message
 
-from ..cost.step_time import TOKENS_ONLY, Cost, break_even_steps, is_worth, migration_ns, predicted
 from .eplb import is_hierarchical
 from .forecast import QUANTILES, BackTest, checked_loads
 from .placement import Floats, Placement, aligned, checked_sizes, max_over_mean, moved, twins
 from .placement_search import Limits, improved, search
 from .plan_inputs import checked_memory, expected, placed_now
+from .step_time import TOKENS_ONLY, Cost, break_even_steps, is_worth, migration_ns, predicted
 
 HORIZON = 50  # steps; as often as MindSpeed's planner looks again
 

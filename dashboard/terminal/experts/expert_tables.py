@@ -9,7 +9,7 @@ import polars as pl
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from npuscope.analysis.experts.load.load_overview import Overview
+from npuscope.analysis.experts.cost.load_overview import Overview
 from npuscope.analysis.experts.load.mean_layers import over_mean
 from npuscope.analysis.wording import UNKNOWN, megabytes, ms, number, percent, plain
 

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npuscope.analysis.experts.cost.step_time import (
+from npuscope.analysis.experts.plan import placement as placed
+from npuscope.analysis.experts.plan.eplb import eplb, packed
+from npuscope.analysis.experts.plan.placement_search import Limits, improved, search
+from npuscope.analysis.experts.plan.step_time import (
     TOKENS_ONLY,
     Cost,
     break_even_steps,
@@ -19,9 +22,6 @@ from npuscope.analysis.experts.cost.step_time import (
     near_share,
     predicted,
 )
-from npuscope.analysis.experts.plan import placement as placed
-from npuscope.analysis.experts.plan.eplb import eplb, packed
-from npuscope.analysis.experts.plan.placement_search import Limits, improved, search
 from npuscope.errors import UsageError
 from tests.analysis.experts.expert_matrices import Floats, drawn, real, uniform, zipf
 

@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from npuscope.analysis.experts.cost.step_time import Cost, predicted
 from npuscope.analysis.experts.load.load import tables_of
 from npuscope.analysis.experts.plan import placement as placed
 from npuscope.analysis.experts.plan import plan_frames
@@ -19,6 +18,7 @@ from npuscope.analysis.experts.plan.placement import deployment_json, permutatio
 from npuscope.analysis.experts.plan.placement_search import search
 from npuscope.analysis.experts.plan.plan_inputs import known_loads
 from npuscope.analysis.experts.plan.plan_moves import Plan, plan
+from npuscope.analysis.experts.plan.step_time import Cost, predicted
 from npuscope.collector.readers.expert_load.deployment_json import read_deployment
 from npuscope.errors import TraceFormatError, UsageError
 from tests.analysis.experts.expert_matrices import Floats, read_back, uniform, zipf

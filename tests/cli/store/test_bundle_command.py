@@ -22,7 +22,7 @@ import pytest
 import npuscope
 from npuscope.collector.store import bundle, store
 from npuscope.collector.store.bundle import packed, unpacked, with_tables
-from npuscope.collector.store.manifest import process_space
+from npuscope.collector.store.folder_handles import process_space
 from npuscope.collector.store.redaction import own_key
 from npuscope.errors import StoreError
 from npuscope.sample_traces.generate import small, write_job

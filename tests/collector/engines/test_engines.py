@@ -233,7 +233,7 @@ def test_every_rank_is_in_one_share_and_shares_are_even(
     assert max(loads) <= sum(sizes) / count + max(sizes, default=0)
 
 
-STAGING_NAME = "from npuscope.collector.store.manifest import staging_name as n; print(n())"
+STAGING_NAME = "from npuscope.collector.store.folder_handles import staging_name as n; print(n())"
 
 
 @pytest.mark.slow

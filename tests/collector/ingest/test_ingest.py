@@ -18,7 +18,7 @@ from npuscope.collector import schema
 from npuscope.collector.ingest import digests, read_batch
 from npuscope.collector.ingest.ingest import IngestResult, ingest
 from npuscope.collector.selection import parse_selection
-from npuscope.collector.store import manifest, store, sweep
+from npuscope.collector.store import folder_handles, manifest, store, sweep
 from npuscope.collector.store.compact_files import torn_advice
 from npuscope.errors import StoreError, TraceNotFound, UsageError
 
@@ -244,7 +244,7 @@ def test_what_a_killed_process_left_in_the_stores_folder_goes(shared: Path, targ
     with subprocess.Popen(["true"]) as ended:
         ended.wait()
     rest = [
-        target / f".tmp-{manifest.process_space()}-{pid}-0123456789ab.watch-state.json"
+        target / f".tmp-{folder_handles.process_space()}-{pid}-0123456789ab.watch-state.json"
         for pid in (ended.pid, os.getpid())
     ]
     for file in rest:

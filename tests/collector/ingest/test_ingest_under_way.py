@@ -19,7 +19,7 @@ import pytest
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest import read_batch
 from npuscope.collector.ingest.ingest import IngestResult, ingest
-from npuscope.collector.store import manifest, store
+from npuscope.collector.store import folder_handles, manifest, store
 from npuscope.collector.store import sweep as sweeping
 from npuscope.collector.store.sweep import sweep
 
@@ -153,9 +153,9 @@ def test_what_a_process_left_is_swept_though_nobody_took_note_of_its_end(
         state = Path(f"/proc/{ended.pid}/stat")
         while state.read_text().rpartition(")")[2].split()[0] != "Z":
             time.sleep(0.01)
-        left = capture / f".tmp-{manifest.process_space()}-{ended.pid}-0123456789ab"
+        left = capture / f".tmp-{folder_handles.process_space()}-{ended.pid}-0123456789ab"
         left.mkdir()
-        works = capture / f".tmp-{manifest.process_space()}-{os.getpid()}-0123456789ab"
+        works = capture / f".tmp-{folder_handles.process_space()}-{os.getpid()}-0123456789ab"
         works.mkdir()
         sweep(target)
         assert not left.exists() and works.exists()
@@ -169,7 +169,7 @@ def test_two_that_sweep_at_once_do_not_stop_each_other(
     [capture] = target.glob("run=*/capture=*")
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
-    left = capture / f".tmp-{manifest.process_space()}-{ended.pid}-0123456789ab"
+    left = capture / f".tmp-{folder_handles.process_space()}-{ended.pid}-0123456789ab"
     left.mkdir()
 
     def swept_by_another(path: Path) -> int:

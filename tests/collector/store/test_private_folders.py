@@ -12,8 +12,8 @@ import pytest
 
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import cache, store
-from npuscope.collector.store.folder_handles import make_private
-from npuscope.collector.store.manifest import make_staging, manifests, publish_folder
+from npuscope.collector.store.folder_handles import make_private, make_staging
+from npuscope.collector.store.manifest import manifests, publish_folder
 from tests.conftest import WriteProfile
 
 

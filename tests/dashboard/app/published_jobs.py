@@ -14,13 +14,8 @@ from npuscope.analysis.summaries import summarise
 from npuscope.collector import schema, staging
 from npuscope.collector.store import segments, store
 from npuscope.collector.store.compact_files import Place
-from npuscope.collector.store.manifest import (
-    Manifest,
-    create_store,
-    rank_folder,
-    staging_name,
-    write_index,
-)
+from npuscope.collector.store.folder_handles import staging_name
+from npuscope.collector.store.manifest import Manifest, create_store, rank_folder, write_index
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
 

@@ -8,8 +8,8 @@ import duckdb
 import polars as pl
 import pytest
 
-from npuscope.analysis.experts.load.load_overview import Overview
-from npuscope.analysis.experts.load.overview import overview
+from npuscope.analysis.experts.cost.load_overview import Overview
+from npuscope.analysis.experts.cost.overview import overview
 from npuscope.analysis.report_rows import NO_LOAD, experts_rows
 from npuscope.dashboard.locale.language import language_of
 from npuscope.dashboard.report.blocks import Block, Chart, Sentence

@@ -33,7 +33,8 @@ import json, os, shutil, signal, sys
 from pathlib import Path
 import msgspec
 from npuscope.collector.store import store
-from npuscope.collector.store.manifest import make_staging, read_manifest
+from npuscope.collector.store.folder_handles import make_staging
+from npuscope.collector.store.manifest import (read_manifest)
 
 target, rank = Path(sys.argv[1]), Path(sys.argv[2])
 former = read_manifest(rank)

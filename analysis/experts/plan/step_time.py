@@ -19,7 +19,7 @@ import numpy as np
 
 from npuscope.errors import UsageError
 
-from ..plan.placement import Floats, Placement, arrivals, held_by, replicas, slot_tokens
+from .placement import Floats, Placement, arrivals, held_by, replicas, slot_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,15 @@ import duckdb
 import polars as pl
 
 from ...scope import Scope
-from ..cost.cost import step_cost
-from ..cost.cost_answer import cost_rows
-from .dropped_tokens import sum_notes
-from .from_trace import is_short_enough, trace_load
-from .imbalance import expert_loads, expert_metrics
-from .load import ExpertTables, expert_rows, with_trace
-from .load_notes import load_notes
+from ..load.dropped_tokens import sum_notes
+from ..load.from_trace import is_short_enough, trace_load
+from ..load.imbalance import expert_loads, expert_metrics
+from ..load.load import ExpertTables, expert_rows, with_trace
+from ..load.load_notes import load_notes
+from ..load.load_rows import by_device, unseen_notes
+from .cost import step_cost
+from .cost_answer import cost_rows
 from .load_overview import LAYER, Overview
-from .load_rows import by_device, unseen_notes
 
 _COSTS = ("excess_ns", "grouped_excess_ns", "activation_excess_ns", "exchange_exposed_ns",
           "step_ns")  # fmt: skip
