@@ -40,7 +40,7 @@ _RARE, _RARE_NS = 1.0, 20_000  # beyond the usual pause of a place
 def changed(con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[Change]) -> Other:
     """Raises UsageError where a change is of nothing here, CannotAnswer where the capture does not
     tell."""
-    own = Other(job.waits, job.waits.transfer)
+    own = Other(job.waits, job.waits.transfer, np.ones(len(job.ops.rank)))
     for one in changes:
         if one.target == "schedule" and len(changes) > 1:
             raise UsageError(
@@ -88,7 +88,8 @@ def _factor(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
                 " members, so waiting and moving cannot be told apart: record all ranks of its"
                 " groups, with their operations"
             )
-        return own.scaled(within, factor, mask)
+        pace = own.pace * np.where(mask[:-1], factor, 1.0)
+        return replace(own.scaled(within, factor, mask), pace=pace)
     names = ops.names["name"].fill_null("").unique().to_list()
     is_whole = change.name in ops.types or change.name in names
     pattern, shapes = (change.name, "") if is_whole else change.kernel()
@@ -220,6 +221,7 @@ def _link(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     np.maximum.at(before, instance, payload)
     np.maximum.at(after, instance, left)
     shorter = np.where(is_comm, (before - after)[np.maximum(ops.instance, 0)], 0)
+    shorter = np.round(shorter * own.pace).astype(np.int64)
     outside, durations = own.outside.copy(), own.waits.transfer.copy()
     outside[:-1] = np.maximum(outside[:-1] - shorter, np.minimum(outside[:-1], 0))
     durations[:-1] = np.where(ops.exogenous, durations[:-1], outside[:-1])

@@ -67,14 +67,16 @@ class CaptureJob:
 @dataclass(frozen=True, slots=True)
 class Other:
     """A capture after changes; `outside`: durations where exogenous operations change as others
-    do; `added_ns`: what every step takes beyond its replay, `unsure_ns` more or less, and what that
-    is; `micro_batches`: of a step as it ran, and now (None: as many); `hidden_ns`: of operations
-    the time that transfers are beside them which the replay no longer has (None: none); `is_told`:
+    do; `pace`: by what the time of all that an operation moves was multiplied; `added_ns`: what
+    every step takes beyond its replay, `unsure_ns` more or less, and what that is;
+    `micro_batches`: of a step as it ran, and now (None: as many); `hidden_ns`: of operations the
+    time that transfers are beside them which the replay no longer has (None: none); `is_told`:
     changes tell how long operations last, none is estimated from others, and nothing else
     changes; `moved`: `payloads` as changes of links left them (None: no such change)."""
 
     waits: Waits
     outside: Integers
+    pace: Ratios
     added_ns: int = 0
     unsure_ns: int = 0
     added_as: str = "micro-batches"

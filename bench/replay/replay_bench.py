@@ -107,7 +107,7 @@ def main() -> int:
             began = time.process_time()
             durations = made.transfer.copy()
             durations[:-1][ops.is_kernel] //= 2
-            other = Other(replace(made, transfer=durations), durations)
+            other = Other(replace(made, transfer=durations), durations, np.ones(len(durations) - 1))
             row = predicted_steps(job, other).row(-1, named=True)
             what_if_s = time.process_time() - began
         gb = peak[0]

@@ -95,7 +95,7 @@ def experts(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
         pairs = ~np.eye(members, dtype=bool)
         each = np.where(took > 0, took / np.maximum(sent, 1), rate[:, None, None]) * new * pairs
         longer = each.max(axis=(1, 2)) - took.max(axis=(1, 2))
-        durations[group.exchanges] += longer[:, None]
+        durations[group.exchanges] += longer[:, None] * own.pace[group.exchanges]
         want = np.broadcast_to(tokens.sum(axis=1, keepdims=True) * of_kernel, tokens.shape)
         at = np.flatnonzero(varies)
         durations[group.kernels[at]] *= _relative(

@@ -62,8 +62,8 @@ def hierarchical(
         by_like = np.stack([sent[:, like == one].sum(axis=1) for one in range(like.max() + 1)], 1)
         passed = by_like[:, like] * ((at[:, None] == at) & ~np.eye(count, dtype=bool))
         new = to_host.max(axis=(1, 2)) * rates[1] + passed.max(axis=(1, 2)) * rates[0]
-        longer = np.round(new - took.max(axis=(1, 2))).astype(np.int64)
-        durations[group.exchanges] += longer[:, None]
+        longer = (new - took.max(axis=(1, 2)))[:, None] * own.pace[group.exchanges]
+        durations[group.exchanges] += np.round(longer).astype(np.int64)
     return own.lasting(
         durations, np.where(own.outside == own.waits.transfer, durations, own.outside)
     )

@@ -68,6 +68,13 @@ def test_a_rank_as_fast_as_its_peers_and_a_link_twice_as_fast_as_they_ran() -> N
     assert mean_of(tables(one), replayed(one), *links) == mean_of(
         tables(one), replayed(one), f"link:1={1 / 6}"
     )
+    # What moves bytes takes half as long: so does what a link adds to it, whichever is told first.
+    for word in (f"link:1={1 / 6}", "experts:balanced"):
+        there, back = (
+            mean_of(tables(one), replayed(one), *words)["predicted_step_ns"]
+            for words in (("comm:ep=0.5", word), (word, "comm:ep=0.5"))
+        )
+        assert there == pytest.approx(back, rel=1e-5)
 
 
 @pytest.mark.slow
