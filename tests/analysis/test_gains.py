@@ -122,6 +122,11 @@ def test_a_slow_link_and_a_slow_host_come_first_with_what_they_cost() -> None:
     first = findings(tables(replace(MANY, **SLOW_END)))[0]
     assert first.statement.startswith("7 of 7 HCCS links of rank 1 move ")
     assert first.step_share_ratio is not None and first.step_share_ratio < 1
+    # Between four ranks these are half of all, so the others alone tell what is usual.
+    four = replace(MANY, dp=4, ep=4)
+    check_first(four, "slow_links", "link:1=", **SLOW_END)
+    first = findings(tables(replace(four, **SLOW_END)))[0]
+    assert first.statement.startswith("3 of 3 HCCS links of rank 1 move ")
 
 
 @pytest.mark.slow

@@ -23,7 +23,8 @@ the program of each.
 Which links are slow: transfers of one link type and size between each two ranks, compared.
 
 A pair is slow where its rate lies far below that of the other pairs in the same step and class of
-link, task type and message size: by a quarter at least, and by five times the spread of the pairs.
+link, task type and message size: by a quarter at least, and by five times the spread of the faster
+half of the pairs.
 One rank is to blame where nearly all of its pairs are slow, else the pair. Ranks wait for nobody at
 the start of such operations; they end later for all.
 """
@@ -37,6 +38,8 @@ from typing import Any
 
 import polars as pl
 
+# What figures per step are over: what is outside of every step (-1) is none, where a rank has any.
+WITHIN_STEPS = (pl.col("step") >= 0) | (pl.col("step").max().over("rank") < 0)
 SURE = 0.001  # chance of naming an innocent rank anywhere in a capture, after correction
 
 
@@ -244,7 +247,8 @@ def excess_by_rank(found: pl.DataFrame) -> pl.DataFrame:
     """Rows of `pieces` by rank: rank, own_ns and peers_ns per step (medians), excess_ratio (median
     over the steps), late_steps_ratio (share of the steps with an excess)."""
     by_step = (
-        found.group_by("rank", "step")
+        found.filter(WITHIN_STEPS)
+        .group_by("rank", "step")
         .agg(pl.col("value").sum(), pl.col("peers_ns").sum())
         .with_columns((pl.col("value") / pl.col("peers_ns") - 1).alias("ratio"))
     )
@@ -267,9 +271,11 @@ def pair_rates(transfers: pl.DataFrame) -> pl.DataFrame:
     """Rows of `link_transfers` by link and two ranks (low_rank < high_rank): bandwidth, that of the
     other pairs, slow_ratio (how many times longer a transfer takes), is_slow, excess_ns (time over
     what the others' rate would have taken), size_bytes, transfer_count, class_count,
-    slowest_count (classes in which no pair is slower)."""
+    slowest_count (classes in which no pair is slower). What is outside of every step is left out
+    where there are steps: sums are over these."""
     pair = ["low_rank", "high_rank"]
-    both = transfers.with_columns(
+    step = pl.col("step")
+    both = transfers.filter(step.is_not_null() | (step.count() == 0)).with_columns(
         pl.min_horizontal("src_rank", "dst_rank").alias("low_rank"),
         pl.max_horizontal("src_rank", "dst_rank").alias("high_rank"),
         (pl.col("p50_bandwidth_bytes_per_s") * pl.col("count")).alias("weighted"),
@@ -279,9 +285,17 @@ def pair_rates(transfers: pl.DataFrame) -> pl.DataFrame:
         .agg(pl.col("count", "size_bytes", "total_ns", "weighted").sum())
         .with_columns((pl.col("weighted") / pl.col("count")).alias("rate"))
         .with_columns(
-            pl.col("rate").median().over(_CLASS).alias("usual"),
             pl.len().over(_CLASS).alias("pairs"),
+            pl.col("rate").rank("ordinal").over(_CLASS).alias("place"),
             (pl.col("rate") == pl.col("rate").min().over(_CLASS)).alias("is_slowest"),
+        )
+        .pipe(_with_slowest_end)
+        .with_columns(
+            pl.when(pl.col("place") > pl.col("apart"))
+            .then("rate")
+            .median()
+            .over(_CLASS)
+            .alias("usual")
         )
         .filter(pl.col("pairs") >= _PAIRS_AT_LEAST)
         .with_columns(
@@ -301,14 +315,32 @@ def pair_rates(transfers: pl.DataFrame) -> pl.DataFrame:
         pl.len().cast(pl.Int64).alias("class_count"),
         pl.col("is_slowest").sum().cast(pl.Int64).alias("slowest_count"),
     )  # fmt: skip
+    # Of the faster half: half of the links may be slow.
     distance = pl.col("slow_ratio").log()
-    spread = (distance - distance.median().over("link")).abs().median().over("link") * 1.4826
+    is_fast = distance <= distance.median().over("link")
+    spread = pl.when(is_fast).then(distance.abs()).median().over("link") * 1.4826
     return rates.with_columns(
-        (
-            (pl.col("slow_ratio") >= _SLOW_RATIO)
-            & (distance - distance.median().over("link") >= _SPREADS * spread)
-        ).alias("is_slow")
+        ((pl.col("slow_ratio") >= _SLOW_RATIO) & (distance >= _SPREADS * spread)).alias("is_slow")
     ).sort("link", *pair)
+
+
+def _with_slowest_end(classes: pl.DataFrame) -> pl.DataFrame:
+    """With `apart`: how many pairs of each class the rank has whose pairs are all slower than every
+    other one, as those of a rank whose own end is slow are: half of all between four ranks, so that
+    the others alone tell what is usual. 0: there is no such rank, or no two others."""
+    ends = pl.concat(
+        classes.select(*_CLASS, "pairs", "place", rank=end) for end in ("low_rank", "high_rank")
+    )
+    slowest = (
+        ends.group_by(*_CLASS, "rank")
+        .agg(pl.len().alias("apart"), pl.col("place").max(), pl.col("pairs").first())
+        .filter(pl.col("apart") > 1, pl.col("apart") == pl.col("place"))
+        .filter(pl.col("pairs") - pl.col("apart") > 1)
+        .select(*_CLASS, "apart")
+    )
+    return classes.join(slowest, on=_CLASS, how="left", nulls_equal=True).with_columns(
+        pl.col("apart").fill_null(0)
+    )
 
 
 def blamed(rates: pl.DataFrame) -> pl.DataFrame:

@@ -146,7 +146,7 @@ def _of_capture(
     waits = waits_of(ops.join(excess, on=["instance", "rank"], how="left"))
     transfers = frame(con, f"select * from link_transfers {clause}", values)
     pairs = straggler_tests.pair_rates(transfers)
-    steps = max(ops["step"].n_unique(), 1)
+    steps = max(ops.filter(pl.col("step") >= 0)["step"].n_unique(), 1)
     features = _features(con, ops, placed, stages, ranks, run=run, capture=capture)
     found = suspects.judged(features, straggler_tests.blamed(pairs), step_count=steps)
     full = [row for row in found if row["verdict"] == "alltoall_bytes"]

@@ -30,7 +30,7 @@ from npuscope.messages import Message
 
 from ...scope import Scope
 from ...views import frame
-from .straggler_tests import SURE, peers_value
+from .straggler_tests import SURE, WITHIN_STEPS, peers_value
 
 Verdict = Literal["host", "compute", "frequency", "alltoall_bytes", "link", "unknown"]
 
@@ -299,7 +299,8 @@ def traits(
     clause, values = Scope(run, capture).where()
     ranks = stages.join(hosts, on="rank", how="left")
     kernels = _same_kernels(frame(con, _KERNELS.format(where=clause), values), stages)
-    work = frame(con, _WORK.format(where=clause), values).join(ranks, on="rank")
+    work = frame(con, _WORK.format(where=clause), values).filter(WITHIN_STEPS)
+    work = work.join(ranks, on="rank")
     found = (
         ranks.join(_kernel_ratios(kernels), on="rank", how="left")
         .join(_paces(work), on="rank", how="left")
@@ -342,9 +343,10 @@ def _kernel_ratios(kernels: pl.DataFrame) -> pl.DataFrame:
     """rank, cube_ratio, other_ratio (medians weighted by time), the time per step of the kernels
     compared (compared_ns), and how much more than the peers' it is by these ratios (cube_excess_ns,
     other_excess_ns: a hiccup in one kernel is none)."""
-    steps = kernels["step"].n_unique()
+    within = kernels.filter(WITHIN_STEPS)
+    steps = within["step"].n_unique()
     by_part = (
-        kernels.with_columns(_PART)
+        within.with_columns(_PART)
         .sort("rank", "part", "ratio")
         .with_columns(
             pl.col("total_ns").cum_sum().over("rank", "part").alias("upto_ns"),
@@ -424,8 +426,10 @@ def _elsewhere(by_rank: pl.DataFrame, host: str | None, stage: int) -> pl.DataFr
 
 def _loads(sizes: pl.DataFrame, grouped: pl.DataFrame) -> pl.DataFrame:
     """Bytes of all-to-alls against the other members of the group, and time of grouped matmuls."""
-    both = sizes.join(grouped, on=["rank", "step"], how="left").filter(
-        pl.len().over("group_hash", "step") > 1
+    both = (
+        sizes.filter(WITHIN_STEPS)
+        .join(grouped, on=["rank", "step"], how="left")
+        .filter(pl.len().over("group_hash", "step") > 1)
     )
     key = ("group_hash", "step")
     return (

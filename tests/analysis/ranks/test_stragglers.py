@@ -49,6 +49,20 @@ def test_one_of_each(fault: Fault) -> None:
             assert "of" not in line or (line["value"] <= line["of"] and line["peers"] is None)
             assert ("expert" in line) is ("layer" in line)
     assert set(found.filter(pl.col("verdict").is_null())["evidence"]) <= {"[]"}
+    # What is outside of every step is none of a step, and no further step that means are over.
+    beyond = {
+        "link_transfers": "", "rank_work": "launch_interval_ns * 9 as launch_interval_ns, ",
+        "arrivals": "-1 - instance as instance, start_ns + 1 as start_ns, ",
+    }  # fmt: skip
+    with connection(planted.job, clock_error_ns=CLOCK_ERROR_NS) as con:
+        for table, other in beyond.items():
+            con.execute(f"insert into {table} select * replace ({other}null as step) from {table}")
+        again = stragglers(con).rank_blame.drop_nulls("step").drop_nulls("verdict")["evidence"]
+    told, before = (
+        [line["value"] for text in texts for line in json.loads(text)]
+        for texts in (again, evidence)
+    )
+    assert told == pytest.approx(before)
 
 
 def test_the_slow_rank_causes_the_waiting_and_its_group_does_not() -> None:
