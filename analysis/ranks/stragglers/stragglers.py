@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +40,7 @@ from ...catalog import metric
 from ...scope import Scope
 from ...views import frame, open_views
 from . import hot_experts, straggler_tests, suspects
-from .straggler_tests import corrected_min, holm, slowest_more_often
+from .straggler_tests import binomial_tail, corrected_min, holm, slowest_more_often
 
 SUMMARIES = (
     "steps", "kernels", "comm", "comm_progress", "rank_work", "link_transfers", "rank_hosts",
@@ -236,7 +235,7 @@ def _features(
     """Traits of every rank with the results of the tests, as `verdicts.judged` wants them."""
     pieces = straggler_tests.pieces(placed)
     hosts = ranks.select("rank", "host")
-    found, trials = suspects.traits(con, stages, hosts, run=run, capture=capture)
+    found, trials, paces = suspects.traits(con, stages, hosts, run=run, capture=capture)
     own = slowest_more_often(pieces.select("trial", "rank", "value")).rename({"p_value": "own_p"})
     cube, other = (
         slowest_more_often(trials.filter(pl.col("part") == part).drop("part")).select(
@@ -251,32 +250,48 @@ def _features(
         .join(other, on="rank", how="left")
         .join(loads.rename({"p_value": "load_p"}), on="rank", how="left")
         .join(straggler_tests.excess_by_rank(pieces), on="rank", how="left")
-        .join(_host_tests(found), on="host", how="left")
+        .join(_host_tests(paces), on="host", how="left")
         .sort("rank")
     )
 
 
-def _host_tests(ranks: pl.DataFrame) -> pl.DataFrame:
+def _host_tests(paces: pl.DataFrame) -> pl.DataFrame:
     """host, host_p: the chance that just its m ranks of n launch slower than all others (one in n
     over m permutations, where nothing tells ranks apart), or all of them slower than the median, as
-    where other hosts are slow too; times two, corrected for the number of hosts."""
-    pace = pl.coalesce("launch_interval_ns", "kernel_gap_ns").alias("pace")
-    known = ranks.select("rank", "host", pace).drop_nulls()
-    middle = statistics.median(known["pace"].to_list()) if known.height else 0.0
-    rows: list[tuple[str, float]] = []
-    for host in known["host"].unique().sort():
-        mine = known.filter(pl.col("host") == host)["pace"].to_list()
-        others = known.filter(pl.col("host") != host)["pace"].to_list()
-        every = math.comb(known.height, len(mine))
-        p_value = 1 / every if others and min(mine) > max(others) else 1.0
-        if others and min(mine) > middle:
-            p_value = min(p_value, math.comb(known.height // 2, len(mine)) / every)
-        rows.append((host, min(1.0, 2 * p_value)))
-    corrected = holm([p for _, p in rows])
-    return pl.DataFrame(
-        {"host": [host for host, _ in rows], "host_p": corrected},
-        schema={"host": pl.String, "host_p": pl.Float64},
+    where other hosts are slow too, in as many steps; times two, corrected for the number of hosts.
+
+    paces: rank, host, step, pace_ns, of a rank's launches in a step.
+    """
+    known = paces.drop_nulls().with_columns(pl.col("pace_ns").median().over("step").alias("middle"))
+    of_hosts = known.group_by("step", "host").agg(
+        pl.len().alias("m"), pl.col("middle").first(),
+        pl.col("pace_ns").min().alias("least"), pl.col("pace_ns").max().alias("most"),
+    )  # fmt: skip
+    most, second = (pl.col("most").top_k(k).min().over("step") for k in (1, 2))
+    others = pl.when(pl.col("most") < most).then(most).otherwise(second)
+    trials = (
+        of_hosts.with_columns(pl.col("m").sum().over("step").alias("n"), others.alias("others"))
+        .filter(pl.col("m") < pl.col("n"))
+        .group_by("host")
+        .agg(
+            pl.len().alias("steps"),
+            (pl.col("least") > pl.col("others")).sum().alias("last"),
+            (pl.col("least") > pl.col("middle")).sum().alias("slow"),
+            pl.concat_list("n", "m").unique().alias("sizes"),
+        )
+        .sort("host")
     )
+    p_values = []
+    for row in trials.to_dicts():
+        # Where ranks of steps differ, the likeliest outcome makes the test hard.
+        last, slow = (
+            max(math.comb(among, m) / math.comb(n, m) for n, m, among in sizes)
+            for sizes in zip(*(((n, m, m), (n, m, n // 2)) for n, m in row["sizes"]), strict=True)
+        )
+        steps = row["steps"]
+        tails = binomial_tail(steps, row["last"], last), binomial_tail(steps, row["slow"], slow)
+        p_values.append(min(1.0, 2 * min(tails)))
+    return trials.select("host", pl.Series("host_p", holm(p_values), pl.Float64))
 
 
 _ROUNDS = 200  # a wait is passed on so many times at most; shares vanish long before

@@ -53,7 +53,7 @@ _LOAD_MATTERS = 0.01  # longer grouped matmuls, of its own time
 _LINK_MATTERS = 0.005
 _HOST_MATTERS = 0.01  # idle, of a step, where a whole host is late: waiting hides much of it
 _LOAD_SURE = 0.01  # bytes are counted, not measured: they have no noise to mistake
-_HOST_SURE = 0.01  # no smaller chance exists for four ranks of eight
+_HOST_SURE = 0.01  # two steps of four ranks of eight have a smaller chance, one has none
 _MOST_RANKS = 0.5  # of a host, for the host to be named
 _SCORE_AT_MOST = 99.0
 
@@ -287,9 +287,10 @@ def traits(
     *,
     run: str,
     capture: str,
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Traits of the ranks of one capture, a row per rank; and the trials of its kernels, on cube
-    cores and on others.
+) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Traits of the ranks of one capture, a row per rank; the trials of its kernels, on cube cores
+    and on others; and how far apart a rank's launches are in each step (rank, host, step, pace_ns;
+    by gaps between kernels where launches are unknown).
 
     stages: rank, stage; hosts: rank, host. Columns of the first: rank, stage, host, and, NULL where
     unknown, `x_ratio` with `x` (the rank's figure) and `x_peers` for kernel (cube and other cores),
@@ -318,7 +319,8 @@ def traits(
         pl.struct("peer_set", "step", "key", "core", "count").rank("dense").alias("trial"),
         "rank", pl.col("mean_ns").alias("value"),
     )  # fmt: skip
-    return found, trials
+    pace = pl.coalesce("launch_interval_ns", "kernel_gap_ns").alias("pace_ns")
+    return found, trials, work.select("rank", "host", "step", pace)
 
 
 def _same_kernels(kernels: pl.DataFrame, stages: pl.DataFrame) -> pl.DataFrame:
