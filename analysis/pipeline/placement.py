@@ -1,9 +1,11 @@
-"""How many layers each part of a pipeline should get, so that the longest is as short as can be."""
+"""How many layers each part of a pipeline should get: so that the longest is as short as can be,
+and from there so that the executed step is."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +50,51 @@ def place_layers(
               for one, its in zip(allowed, spent, strict=True)]  # fmt: skip
     _, bounds = _cut(spent, within, np.add, power=2)
     return np.diff(bounds).tolist()
+
+
+def settled(
+    cuts: Sequence[tuple[int, ...]],
+    length_ns: Callable[[tuple[int, ...]], float],
+    most: int,
+    needed_bytes: Sequence[Sequence[float]] | None = None,
+    limits_bytes: Sequence[float] | None = None,
+) -> tuple[int, ...]:
+    """The shortest of some cuts, and of those that lie one layer from the shortest so far: until
+    none of these is shorter, or `most` were looked at. needed_bytes, limits_bytes: as
+    `place_layers`; of the cuts one fits.
+
+    The longest stage alone does not tell a step: the last one has no other to wait for, and a slow
+    one that fills the pipeline holds up all the others.
+    """
+
+    def length(cut: tuple[int, ...]) -> float:
+        ends = np.cumsum(cut)
+        if (
+            needed_bytes is not None
+            and limits_bytes is not None
+            and any(
+                sum(its[end - count : end]) > limit
+                for its, end, count, limit in zip(
+                    needed_bytes, ends, cut, limits_bytes, strict=True
+                )
+            )
+        ):
+            return float("inf")
+        return length_ns(cut)
+
+    known = {cut: length(cut) for cut in cuts}
+    best = min(known, key=known.__getitem__)
+    pairs = list(permutations(range(len(best)), 2))
+    idle = at = 0
+    while idle < len(pairs) and len(known) < most:
+        giver, taker = pairs[at % len(pairs)]
+        cut = tuple(one + (k == taker) - (k == giver) for k, one in enumerate(best))
+        at, idle = at + 1, idle + 1
+        if min(cut) and cut not in known:
+            known[cut] = length(cut)
+            if known[cut] < known[best]:
+                best, idle = cut, 0
+    return best
 
 
 def _lengths(spent: Floats) -> Floats:

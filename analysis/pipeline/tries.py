@@ -3,6 +3,7 @@ otherwise."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from .orders.gradients import makes_weights_apart, reduced
 from .orders.order_file import read_order
 from .orders.other_orders import Facts, Tried, held, needed_overlap, run
 from .passes import Pipeline
-from .placement import layer_costs, layer_times, place_layers
+from .placement import layer_costs, layer_times, place_layers, settled
 from .schedules import Schedule, schedule
 from .slowness import slow_shares
 
@@ -32,6 +33,7 @@ MEASURED, PLACED = "measured", "layers"
 _LEAST_ERROR = 0.005  # of a step that changes at all
 _MOST_TRIES = 32
 _MOST_CHUNKS = 256
+_MOST_CUTS = 256  # of layers, that are executed
 _STEPS = """
     select step, step_ns, is_warm_up from job_steps where run = ? and capture = ?"""
 _HOSTS = """
@@ -183,7 +185,8 @@ def _memory(
 
 
 def placed_layers(job: Ready, limit_bytes: float | None) -> Asked:
-    """The recognised order with layers placed so that its longest place is as short as can be.
+    """The recognised order with layers placed so that its executed step is as short as can be, near
+    to the cut of the shortest longest place or to what ran.
 
     limit_bytes: of a device, for what it holds at the end of a step (its layers' share of that) and
     what it keeps of micro-batches. Raises CannotAnswer.
@@ -217,7 +220,14 @@ def placed_layers(job: Ready, limit_bytes: float | None) -> Asked:
                 layers=times.shape[-1], places=found.places,
             )
         )  # fmt: skip
-    return Asked(PLACED, order, tuple(layers))
+
+    def length_ns(cut: tuple[int, ...]) -> float:
+        done = run(found, facts, order, cut)
+        return float(found.by_step(done.lengths_ns + done.behind_ns).mean())
+
+    each = Counter(one.place for one in facts.parts if one.is_layer)
+    cuts = [tuple(layers), tuple(each[at] for at in range(found.places))]
+    return Asked(PLACED, order, settled(cuts, length_ns, _MOST_CUTS, needed, limits))
 
 
 def asked_tries(

@@ -24,6 +24,7 @@ from npuscope.analysis.views import open_views
 from npuscope.analysis.wording import ms
 from npuscope.errors import CannotAnswer, UsageError
 from npuscope.sample_traces.generate import COMMITTED, Job, canonical_frames
+from tests.analysis.pipeline.test_placement import every_cut
 from tests.analysis.tables import connect, put
 
 TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks", "launches", "host_ops")
@@ -253,6 +254,35 @@ def test_a_slow_rank_gets_fewer_layers_and_hands_on_no_slowness() -> None:
     assert placed["layers"][2] == 1
     assert truth < 0.72 * step_ns(even)
     assert placed["predicted_low_ns"] <= truth <= placed["predicted_high_ns"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "job",
+    [
+        replace(DEEP, layers=12, micro_batches=8, slow_rank=4, slow_factor=3.0, seed=5),
+        replace(DEEP, dp=1, ep=1, layers=12, micro_batches=8, slow_rank=3, noise=0.03, seed=9),
+        replace(SMALL, layers=8, schedule="zb-v", slow_rank=1, slow_factor=2.0),
+    ],
+)
+def test_no_placement_takes_a_shorter_step(job: Job) -> None:
+    """Nor does the shortest longest stage, whose step each of these jobs does not have."""
+    ready = job_of(job)
+    order, places = ready.measured.made.schedule, ready.measured.places
+
+    def length_ns(layers: tuple[int, ...]) -> float:
+        done = tries.tried(ready, tries.Asked("", order, layers))
+        return float(ready.measured.by_step(done.lengths_ns + done.behind_ns).mean())
+
+    placed = tries.placed_layers(ready, None).layers
+    assert placed is not None
+    assert length_ns(placed) == min(map(length_ns, every_cut(job.layers, places)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tries, "settled", lambda cuts, *_: cuts[0])
+        even = tries.placed_layers(ready, None).layers
+    assert even is not None and even != placed
+    longer, shorter = (step_ns(replace(job, layers_by_stage=its)) for its in (even, placed))
+    assert shorter < longer
 
 
 def test_other_micro_batches_are_other_work() -> None:
