@@ -192,11 +192,15 @@ def test_a_run_is_read_though_files_of_another_are_gone(
     # So do those that read two places, or write a file: which is written, and tells it.
     comment = tmp_path / "comment.md"
     limited = ("--limit", "step_time=+3 %", "--markdown", "-o", comment)
+    model, batch = ("deepseek-v3", "--cluster", "1x8"), "gbs=64,seq=4096"
     for words in (
         ["compare", target, profile, "--json"],
         ["gate", "--baseline", profile, "--candidate", target, *limited],
         ["baseline", "save", target, "-o", tmp_path / "base.json"],
         ["bundle", target, "-o", tmp_path / "case.npuscope.html"],
+        ["predict", *model, "--strategy", f"tp=8,mbs=1,{batch}", "--calibrate", target],
+        ["search", *model, "--only", f"tp=8,mbs=1,{batch}", "--calibrate", target, "--json"],
+        ["memory-plan", *model, "--strategy", f"tp=8,mbs=1,{batch}", "--calibrate", target],
     ):
         told = run(*words)
         assert told.code == 4 and told.err.count("left out: run a, capture 2025") == 1, words

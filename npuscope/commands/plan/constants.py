@@ -12,6 +12,8 @@ from npuscope.console import say
 if TYPE_CHECKING:
     import polars as pl
 
+    from npuscope.profile import Opened
+
 Calibrate = Annotated[
     Path | None,
     typer.Option(
@@ -23,14 +25,15 @@ Calibrate = Annotated[
 ]
 
 
-def calibration_of(path: Path | None) -> pl.DataFrame | None:
-    """Rows of the metric `calibration` of captures. Raises TraceNotFound, StoreError."""
+def calibration_of(path: Path | None) -> tuple[pl.DataFrame | None, list[Opened]]:
+    """Rows of the metric `calibration` of captures, and what was opened for it, which may be
+    partial. Raises TraceNotFound, StoreError."""
     if path is None:
-        return None
+        return None, []
     from npuscope.analysis.strategy.calibration import calibration
     from npuscope.profile import Source, opened
 
     with opened(Source(path)) as data:
         for message in data.messages:
             say(message)
-        return calibration(data.con)
+        return calibration(data.con), [data]

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from npuscope.commands.command import Json, Out, say_notes
+from npuscope.commands.command import Json, Out, leave_where_partial, say_notes
 from npuscope.console import print_json, say, show
-from npuscope.errors import UsageError
+from npuscope.errors import TraceFormatError, TraceNotFound, UsageError
 
 from .constants import Calibrate, calibration_of
 
@@ -90,7 +90,7 @@ def predict(
         if given is None:
             raise UsageError("give --cluster NODESxNPUS with --strategy")
         job = describe.job_of_strategy(model_of(what), machine, given, strategy)
-    measured = calibration_of(calibrate)
+    measured, places = calibration_of(calibrate)
     found = prediction.predict(job, None if measured is None else calibrated(measured))
     parts, memory = prediction.part_rows(found), prediction.memory_rows(job, found)
     notes = assumed + prediction_notes(job, found, is_calibrated=measured is not None)
@@ -100,6 +100,7 @@ def predict(
             figures=strategy_tables.figures(found), stages=memory.to_dicts(),
             calibration=None if measured is None else measured.to_dicts(),
         )  # fmt: skip
+        leave_where_partial(*places)
         return
     show(strategy_tables.prediction_table(found))
     show(strategy_tables.parts_table(parts))
@@ -107,6 +108,7 @@ def predict(
     if measured is not None:
         show(strategy_tables.calibration_table(measured))
     say_notes(notes)
+    leave_where_partial(*places)
 
 
 def _of_runs(path: Path, out: Path | None, calibrate: Path | None) -> None:
@@ -119,9 +121,9 @@ def _of_runs(path: Path, out: Path | None, calibrate: Path | None) -> None:
     try:
         records = msgspec.json.decode(path.read_bytes())
     except FileNotFoundError:
-        raise UsageError(f"{path}: no such file") from None
+        raise TraceNotFound(f"{path}: no such file") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not valid JSON:  {error}") from None
+        raise TraceFormatError(path, "not valid JSON", str(error)) from None
     if not isinstance(records, list) or not all(isinstance(one, dict) for one in records):
         raise UsageError(f"{path}: not a list of runs, each an object with id, model and parallel")
     ids = set[str]()  # answers are told apart by them
@@ -135,13 +137,14 @@ def _of_runs(path: Path, out: Path | None, calibrate: Path | None) -> None:
         # Sizes that lack get the likeliest ones, but a run of no model at all is no run.
         if not isinstance(one.get("model"), dict) or not one["model"]:
             raise UsageError(f"{path}: run {one['id']} has no model")
-    measured = calibration_of(calibrate)
+    measured, places = calibration_of(calibrate)
     found = predict_records(records, None if measured is None else calibrated(measured))
     text = msgspec.json.format(msgspec.json.encode(found))
     if out is None:
         print_text(text.decode() + "\n")
-        return
-    from npuscope.dashboard.whole_files import write_bytes
+    else:
+        from npuscope.dashboard.whole_files import write_bytes
 
-    write_bytes(text, out)
-    say(f"{len(records)} runs predicted: {out}")
+        write_bytes(text, out)
+        say(f"{len(records)} runs predicted: {out}")
+    leave_where_partial(*places)

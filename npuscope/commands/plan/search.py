@@ -5,17 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from npuscope.analysis.scope import Scope
-from npuscope.commands.command import Asked, CaptureName, Json, Out, Run, say_notes, source_of
+from npuscope.commands.command import (
+    Asked,
+    CaptureName,
+    Json,
+    Out,
+    Run,
+    leave_where_partial,
+    say_notes,
+    source_of,
+)
 from npuscope.console import print_json, say, show
 from npuscope.errors import UsageError
 
 from .constants import Calibrate, calibration_of
 from .predict import ChipName
+
+if TYPE_CHECKING:
+    from npuscope.profile import Opened
 
 PlanCluster = Annotated[
     str | None, typer.Option("--cluster", metavar="NODESxNPUS", help="8x8; of a MODEL.")
@@ -100,7 +112,7 @@ def search(
 
     machine = describe.machine_of(chip)
     given = None if cluster is None else describe.cluster_of(cluster)
-    job, sizes = None, None
+    job, sizes, running_at = None, None, None
     if start is not None and _is_script(start):
         if what is not None:
             raise UsageError("--from a launch script has its own model: leave MODEL out")
@@ -112,14 +124,15 @@ def search(
             raise UsageError("give a MODEL, or --from a launch script")
         model, space = model_of(what), describe.space_of(only)
         if start is not None:
-            sizes = _sizes_at(start)
+            sizes, running_at = _sizes_at(start)
             cluster = cluster or running.cluster_of_sizes(sizes)
         if cluster is None:
             raise UsageError("give --cluster NODESxNPUS, or --from captures")
         nodes, devices = describe.cluster_of(cluster)
         machine, world = describe.on_nodes(machine, devices), nodes * devices
         asked = {"cluster": cluster, "only": only}
-    measured = calibration_of(calibrate)
+    measured, places = calibration_of(calibrate)
+    places += [] if running_at is None else [running_at]
     constants = None if measured is None else calibrated(measured)
     found = searching.search(
         model, machine, world, space, constants, spread=_spread(engine, address)
@@ -144,6 +157,7 @@ def search(
             "search", best.to_dicts(), notes, sensitivity=changes.to_dicts(),
             running=None if beside is None else beside.to_dicts()[0],
         )  # fmt: skip
+        leave_where_partial(*places)
         return
     show(strategy_tables.strategies_table(best))
     if beside is not None:
@@ -151,6 +165,7 @@ def search(
     if measured is not None:
         show(strategy_tables.calibration_table(measured))
     say_notes(notes)
+    leave_where_partial(*places)
 
 
 def _is_script(path: Path) -> bool:
@@ -159,14 +174,14 @@ def _is_script(path: Path) -> bool:
     return path.is_file() and not is_ingested(path)
 
 
-def _sizes_at(path: Path) -> dict[str, int]:
+def _sizes_at(path: Path) -> tuple[dict[str, int], Opened]:
     from npuscope.analysis.strategy.running import sizes_of_captures
     from npuscope.profile import Source, opened
 
     with opened(Source(path)) as data:
         for message in data.messages:
             say(message)
-        return sizes_of_captures(data.con)
+        return sizes_of_captures(data.con), data
 
 
 def _spread(engine: str, address: str | None) -> Callable[..., Any]:
@@ -230,17 +245,19 @@ def memory_plan(
     if job.recompute.full_layers is None or job.recompute.full_layers:
         raise UsageError("--strategy recomputes already: plan from recompute=none")
     allowed = _allowed(job.machine.memory_bytes, budget)
-    measured = calibration_of(calibrate)
+    measured, places = calibration_of(calibrate)
     constants = None if measured is None else calibrated(measured)
     found = planning.memory_plan(job, allowed, constants)
     notes = plan_notes(found)
     if json:
         print_json("memory_plan", found.to_dicts(), notes)
+        leave_where_partial(*places)
         return
     show(strategy_tables.plan_table(found))
     if measured is not None:
         show(strategy_tables.calibration_table(measured))
     say_notes(notes)
+    leave_where_partial(*places)
 
 
 def _allowed(memory_bytes: float, budget_gib: float | None) -> float:

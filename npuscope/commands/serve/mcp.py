@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from npuscope import __version__
-from npuscope.errors import NpuscopeError, UsageError
+from npuscope.errors import NpuscopeError, TraceNotFound, UsageError
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server
@@ -53,7 +53,7 @@ def mcp(
     paths = list(map(read_from, paths))
     for path in paths:
         if not path.exists():
-            raise UsageError(f"{path}: there is no such file or folder")
+            raise TraceNotFound(f"{path}: no such file or folder")
     profiles = Profiles(paths)
     server = server_of(profiles)
 

@@ -201,7 +201,7 @@ def compact(
 
     store = read_from(store)
     if not is_store(store):
-        raise UsageError(f"{store}: not a store: give the folder that `ingest --store` filled")
+        raise StoreError(f"{store}: not a store: give the folder that `ingest --store` filled")
     keep_bytes = parse_size(keep_size, "--keep-size") if keep_size is not None else None
     captures = stored_captures(store)
     going = superfluous(captures, now_ns=time.time_ns(), keep_days=keep_days, keep_bytes=keep_bytes)

@@ -72,7 +72,10 @@ def test_a_file_of_runs(run: Run, tmp_path: Path) -> None:
     ):
         runs.write_text(text)
         told = run("predict", "--runs", runs)
-        assert (told.code, said in told.err) == (2, True)
+        assert (told.code, said in told.err) == (3 if text == "{" else 2, True)
+    runs.unlink()
+    gone = run("predict", "--runs", runs)
+    assert (gone.code, "no such file" in gone.err) == (3, True)
 
 
 def test_constants_of_captures(run: Run, sample_store: Path) -> None:

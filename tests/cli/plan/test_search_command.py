@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from tests.cli.command import Run
+from tests.conftest import REPOSITORY
 
 _AROUND = "gbs=64,seq=4096,cp=1,mbs=1,recompute=full"
 _ONLY = "gbs=512,seq=8192,tp=4+8,pp=4+8,vpp=1,cp=1,mbs=1"
@@ -85,3 +86,15 @@ def test_a_search_from_captures(run: Run, sample_store: Path) -> None:
     assert {row["dp"] * row["tp"] * row["pp"] for row in told["rows"]} == {8}
     refused = run("search", "--from", sample_store, "--only", "gbs=64,seq=4096")
     assert (refused.code, "give a MODEL" in refused.err) == (2, True)
+
+
+@pytest.mark.slow
+def test_captures_that_are_left_out_are_told_with_4(run: Run, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for name in ("a", "b"):
+        assert run("ingest", REPOSITORY / "sample_traces/moe_8_ranks", "--store", store,
+                   "--run", name).code == 0  # fmt: skip
+    next((store / "run=a").rglob("kernels*.parquet")).write_bytes(b"PAR1")
+    for more in ((), ("--json",)):
+        told = run("search", "qwen3-30b-a3b", "--from", store, "--only", _AROUND, *more)
+        assert (told.code, told.err.count("left out: run a")) == (4, 1)

@@ -212,5 +212,5 @@ def test_a_select_is_answered_a_page_at_a_time_and_in_time(
 
 def test_what_is_not_there_is_said_at_once(run: Run, tmp_path: Path) -> None:
     left = run("mcp", tmp_path / "nothing")
-    assert (left.code, left.out) == (2, "")
-    assert "there is no such file or folder" in left.err
+    assert (left.code, left.out) == (3, "")
+    assert "no such file or folder" in left.err

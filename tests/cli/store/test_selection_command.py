@@ -138,7 +138,7 @@ def test_compact_says_what_it_did_and_changes_no_answer(
     assert "files of 4 rank(s) merged into" in said
     assert "nothing to merge" in npuscope("compact", store).err
     assert (rows("steps", store), rows("sql", store, "from memory order by all")) == before
-    assert "not a store" in npuscope("compact", source, code=2).err
+    assert "not a store" in npuscope("compact", source, code=3).err
 
 
 @pytest.mark.slow
