@@ -218,7 +218,7 @@ def _attention(job: Job, constants: Constants) -> Number:
     seen = job.sequence_length / np.where(told.full_mask, 1.0, 2.0)
     if told.sparse_index_keys:
         seen = np.minimum(seen, float(told.sparse_index_keys))
-    width = d_qk + (d_qk if told.padded_values else d_v) + constants["score_width"]
+    width = d_qk + (d_v if told.bare_values else d_qk) + constants["score_width"]
     flops = 2.0 * job.tokens * heads / job.tp * width * seen
     ring = np.where(job.context == "ulysses", 1.0, job.cp / job.ulysses)
     small = 1.0 + constants["attention_half_length"] * ring / job.sequence_length

@@ -16,7 +16,7 @@ from typing import Any
 from npuscope.errors import UsageError
 from npuscope.messages import Message
 
-from ..flops.model.architecture import Grouped, Latent, Model
+from ..flops.model.architecture import Grouped, Model
 from ..flops.model.describe import model_of
 from ..flops.model.megatron_arguments import arguments_in
 from ..flops.peaks import CHIPS, PER_CYCLE
@@ -42,6 +42,7 @@ _FLAGS = {
     "swap_attention": ("memory_opts", "swap_attention"),
     "ep_overlap": ("moe", "alltoall_overlap"), "fb_overlap": ("moe", "fb_overlap"),
     "node_exchange": ("moe", "node_exchange"), "fused_permute": ("moe", "fused_permute"),
+    "mla_fa_without_pad": ("kernels", "mla_fa_without_pad"),
 }  # fmt: skip
 _WORDS = {
     "cp_kind": ("parallel", "cp_algo"), "schedule": ("parallel", "schedule"),
@@ -99,6 +100,7 @@ _ARGUMENT_FLAGS = {
     "moe_pad_expert_input_to_capacity": ("moe", "pad_to_capacity"),
     "use_fused_moe_token_permute_and_unpermute": ("moe", "fused_permute"),
     "moe_permute_fusion": ("moe", "fused_permute"),
+    "mla_fa_without_pad": ("kernels", "mla_fa_without_pad"),
 }
 
 # Chunks of a stage, by Megatron's later and MindSpeed's spelling.
@@ -247,9 +249,7 @@ def job_of_script(path: Path, machine: Machine, cluster: tuple[int, int] | None)
         record["parallel"]["vpp"] = max(1, model.layers // (pp * layers))
     elif any(chunks):
         record["parallel"]["vpp"] = max(chunks)
-    job = _finished(model, machine, cluster or _cluster_in(text, told), record)
-    pads = isinstance(model.attention, Latent) and not _is_on(told, "mla_fa_without_pad")
-    return replace(job, software=replace(job.software, padded_values=pads))
+    return _finished(model, machine, cluster or _cluster_in(text, told), record)
 
 
 def script_notes(path: Path, cluster: tuple[int, int] | None) -> list[str]:

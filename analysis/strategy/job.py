@@ -65,7 +65,7 @@ class Software:
     expert_overlap: bool = False
     pair_overlap: bool = False  # forward of one beside backward of another micro-batch
     node_exchange: bool = False  # tokens go to each node once, then to experts inside of it
-    padded_values: bool = False  # heads of values as wide as those of queries (latent attention)
+    bare_values: bool = False  # latent attention's, not padded to the width of queries
     fused_permutation: bool = False
     grouped_experts: bool = True
     dispatcher: Dispatcher = "alltoall"

@@ -221,7 +221,7 @@ def _software(record: Record, sizes: Record, is_graph: bool) -> Software:
         expert_overlap=bool(moe.get("alltoall_overlap") or moe.get("allgather_overlap")),
         pair_overlap=bool(moe.get("fb_overlap")),
         node_exchange=bool(moe.get("node_exchange")),
-        padded_values=bool(_part(sizes, "mla")) and not record.get("mla_fa_without_pad"),
+        bare_values=bool(record.get("mla_fa_without_pad") or kernels.get("mla_fa_without_pad")),
         fused_permutation=bool(moe.get("fused_permute")),
         grouped_experts=bool(moe.get("grouped_gemm", True)),
         dispatcher="allgather" if moe.get("dispatcher") == "allgather" else "alltoall",

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from npuscope.analysis.strategy.describe import job_of_script, machine_of, script_notes
+from npuscope.analysis.flops.model.describe import model_of
+from npuscope.analysis.strategy.describe import (
+    job_of_script,
+    job_of_strategy,
+    machine_of,
+    script_notes,
+)
 from npuscope.analysis.strategy.predict import predict
 from npuscope.errors import UsageError
 
@@ -96,6 +102,13 @@ def test_values_of_latent_attention_are_padded_unless_the_script_says_no(tmp_pat
         path = tmp_path / f"{name}.sh"
         path.write_text(plain.replace("--bf16", f"--bf16{more}"))
         job = job_of_script(path, machine_of("910B2"), None)
-        assert job.software.padded_values == (name == "padded")
+        assert job.software.bare_values == (name == "bare")
         steps[name] = predict(job).step_s.predicted
+        told = "tp=8,pp=4,mbs=1,gbs=64,seq=4096,mla_fa_without_pad=" + str(int(name == "bare"))
+        model = model_of(path)
+        assert job_of_strategy(model, job.machine, (1, 32), told).software.bare_values == (
+            name == "bare"
+        )
+    usual = job_of_strategy(model, job.machine, (1, 32), told.rpartition(",")[0])
+    assert not usual.software.bare_values  # one rule, whatever tells the job
     assert steps["padded"] > steps["bare"] * 1.01

@@ -76,7 +76,7 @@ def _h800() -> Constants:
 
 def test_a_step_on_2048_h800() -> None:
     strategy = f"tp=1,pp=16,ep=64,mbs=1,gbs=15360,seq=4096,{_LAYERS},"
-    strategy += "fb_overlap=1,node_exchange=1,fused_permute=1"
+    strategy += "fb_overlap=1,node_exchange=1,fused_permute=1,mla_fa_without_pad=1"
     job = _job("deepseek-v3", "910B2", 256, strategy)
     found = predict(replace(job, machine=Machine(989e12, 80 * 2.0**30)), _h800())
     assert _holds(found.step_s, 19.926)
