@@ -11,7 +11,7 @@ import polars as pl
 
 from ..scope import Scope
 from .capture_changes import changed
-from .capture_what_if import changed_work, whatif_notes, whatif_steps
+from .capture_what_if import changed_work, crowded_by, whatif_notes, whatif_steps
 from .captures import CaptureJob, Other, capture_job
 from .changes import parse_change
 from .timetable import measured_times
@@ -52,7 +52,8 @@ def before_after(
     usual = [at for at, step in enumerate(job.ops.steps) if step not in job.warm_up]
     there = row["step"] is not None
     at = job.ops.steps.index(row["step"]) if there else next(iter(usual), 0)
-    lanes = whatif_lanes(job, changed(con, job, changes), at, ranks)
+    other = changed(con, job, changes)
+    lanes = whatif_lanes(job, crowded_by(job, other, job.times(other.waits)), at, ranks)
     length_ns = int(lanes.select((pl.col("start_ns") + pl.col("dur_ns")).max()).item() or 1)
     sides = lanes.partition_by("is_after")
     shown = [

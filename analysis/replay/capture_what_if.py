@@ -19,7 +19,7 @@ from .captures import CaptureJob, Other, Ratios, replay, replay_notes
 from .changes import Change, parse_change
 from .critical_path import time_by_part
 from .points import Flags, Integers
-from .timetable import span_of
+from .timetable import Timetable, span_of
 from .variants.ideal import contributions
 
 Part = tuple[str, str | None]  # of a step, and its parallel kind
@@ -33,14 +33,15 @@ _MOST_FOR_PATHS = 5_000_000  # operations: both critical paths of more take too 
 # metric: whatif_steps
 # What would the steps of a capture take with other times of kernels, communication, or the host?
 #
-# Replayed from what waits for what, gaps that nothing explains kept as recorded. The last row is
-# the mean over steps that are no warm-up; its step is NULL. The range holds the error of the
-# replay, half a per cent of the step, what the change differs from step to step, the change times
-# the share of time that nothing explains, the step with kernels that lose as much beside transfers
-# as was measured (a tenth of the change where that is not told), and what members that were not
-# captured may or may not do. Where factors alone change durations of operations, it goes no
-# further from the measured step than by what these take less, or more, on one way through the graph
-# or on one rank, whichever is the most, and the error of the replay; the prediction lies within.
+# Replayed from what waits for what, gaps that nothing explains kept as recorded, and kernels that
+# lose as much beside transfers as was measured, wherever these then are. The last row is the mean
+# over steps that are no warm-up; its step is NULL. The range holds the error of the replay, half a
+# per cent of the step, what the change differs from step to step, the change times the share of
+# time that nothing explains, the step with kernels that lose what they lost (a tenth of the change
+# where nothing tells that), and what members that were not captured may or may not do. Where
+# factors alone change durations of operations, it goes no further from the measured step than by
+# what these take less, or more, on one way through the graph or on one rank, whichever is the most,
+# and the error of the replay; the prediction lies within.
 #
 # title: What if, of a capture
 # meaning: Each step of a job as measured, replayed and with changes, and the mean of them.
@@ -62,8 +63,7 @@ def whatif_steps(
     con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[Change]
 ) -> pl.DataFrame:
     """Rows of the metric. Raises UsageError and CannotAnswer."""
-    other = changed(con, job, changes)
-    times = predicted_steps(job, other)
+    times, other = _steps(job, changed(con, job, changes))
     usual = [at for at, step in enumerate(job.ops.steps) if step not in job.warm_up]
     is_short = len(job.ops.rank) <= _MOST_FOR_PATHS
     before, after = (
@@ -87,21 +87,27 @@ def whatif_steps(
 
 def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
     """`whatif_steps` without its keys and `saved`, which takes most of its time."""
+    return _steps(job, other)[0]
+
+
+def _steps(job: CaptureJob, other: Other) -> tuple[pl.DataFrame, Other]:
+    """The rows, and what they are predicted from: with kernels that lose as much beside transfers
+    as was measured."""
     measured = job.measured.lengths()
     replayed = job.kept.lengths()
     times = job.times(other.waits)
-    predicted = span_of(job.ops, times).lengths() + other.added_ns
-    variants = [predicted]
+    alone = predicted = span_of(job.ops, times).lengths() + other.added_ns
+    crowded = crowded_by(job, other, times)
+    del times  # of all operations, twice: too much at once of a large job
+    if crowded is not other:
+        predicted = job.span(crowded.waits).lengths() + other.added_ns
+    variants = [alone, predicted]
     if job.ops.exogenous.any():
         outside = replace(other.waits, transfer=other.outside)
         variants.append(job.span(outside).lengths() + other.added_ns)
-        variants.append(_waiting_for_others(job, predicted, replayed))
-    change = predicted - replayed
+        variants.append(_waiting_for_others(job, alone, replayed))
+    change = alone - replayed
     lost = job.contention.lost_ratio
-    if lost:
-        crowded = job.contention.stretched(job.ops, other.waits, times, other.hidden_ns)
-        del times  # of all operations, twice: too much at once of a large job
-        variants.append(_crowded(job, other, crowded))
     share = job.unexplained.max(axis=1) + (_UNKNOWN_CONTENTION if lost is None else 0)
     margin = np.abs(replayed - measured) + np.abs(change) * share
     if len(change) > 1:
@@ -126,7 +132,7 @@ def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
     rows.append((None, *(round(float(one[usual].mean())) for one in columns)))
     names = ("step", "measured_step_ns", "replayed_step_ns", "predicted_step_ns",
              "predicted_low_ns", "predicted_high_ns")  # fmt: skip
-    return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
+    return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row"), crowded
 
 
 def _most_changed(job: CaptureJob, other: Other) -> tuple[Ratios, Ratios]:
@@ -165,14 +171,15 @@ def _differs(job: CaptureJob, other: Other) -> Flags:
     return found
 
 
-def _crowded(job: CaptureJob, other: Other, durations: Integers) -> Integers:
-    """Steps where kernels lose as much beside transfers as was measured, wherever they now are;
-    `durations`: with what they lose where they are without that."""
-    for _ in range(_ROUNDS - 1):
-        times = job.times(replace(other.waits, transfer=durations))
+def crowded_by(job: CaptureJob, other: Other, times: Timetable) -> Other:
+    """The same with kernels that lose as much beside transfers as was measured, wherever they now
+    are (`times`: without that); what nothing changes stays as it is."""
+    made = other.waits
+    for _ in range(_ROUNDS if job.contention.lost_ratio else 0):
         durations = job.contention.stretched(job.ops, other.waits, times, other.hidden_ns)
-        del times
-    return job.span(replace(other.waits, transfer=durations)).lengths() + other.added_ns
+        made = replace(other.waits, transfer=durations)
+        times = job.times(made)
+    return other if made is other.waits else replace(other, waits=made)
 
 
 def _saved(

@@ -158,9 +158,10 @@ def job_unasked(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob | No
 def job_of(run: str, capture: str, ops: Operations, warm_up: frozenset[int | None]) -> CaptureJob:
     """The graph of operations, and how well it replays them."""
     made = waits(ops)
-    spans = span_of(ops, measured_times(ops)), span_of(ops, replayed_times(ops, made))
+    replayed = replayed_times(ops, made)
+    spans = span_of(ops, measured_times(ops)), span_of(ops, replayed)
     unexplained, exogenous = _shares(ops, made, spans[0])
-    crowded = contention(ops, made.transfer)
+    crowded = contention(ops, made.transfer, replayed)
     return CaptureJob(run, capture, ops, made, *spans, unexplained, exogenous, warm_up, crowded)
 
 

@@ -23,7 +23,7 @@ _LEAST_COUNT = 20  # kernels beside transfers with the same kernel alone
 @dataclass(frozen=True, slots=True)
 class Contention:
     """`lost_ratio`: what kernels lose of the time that bytes move beside them, NULL where too few
-    can be compared; `beside`: of each operation the share of its time that they do."""
+    can be compared; `beside`: of each operation the share of its time that they do, as replayed."""
 
     lost_ratio: float | None
     beside: Ratios
@@ -83,18 +83,20 @@ def _compared(ops: Operations, part: slice, beside: Integers, share: Ratios) -> 
     return joined.select("ns", "alone_ns", "beside_ns")
 
 
-def contention(ops: Operations, transfer: Integers) -> Contention:
+def contention(ops: Operations, transfer: Integers, replayed: Timetable) -> Contention:
     """Kernels beside transfers against the same kernels (name, core, shapes) of their rank alone.
 
     What they take longer, by the time that bytes move beside them: 1 - 1/1.3 where they run 1.3
-    times as long."""
-    moving, times = transfers(ops, transfer, measured_times(ops)), measured_times(ops)
+    times as long. `replayed`: operations as replayed with nothing changed."""
+    times = measured_times(ops)
+    moving, moved = (transfers(ops, transfer, one) for one in (times, replayed))
     share = np.empty(len(ops.rank))
     found = []
     for part in _by_rank(ops):
+        least = np.maximum(ops.dur[part], 1)
         beside = moving.within(ops.rank[part], *times(part))
-        share[part] = beside / np.maximum(ops.dur[part], 1)
-        found.append(_compared(ops, part, beside, share[part]))
+        found.append(_compared(ops, part, beside, beside / least))
+        share[part] = moved.within(ops.rank[part], *replayed(part)) / least
     told = pl.concat(found)
     whole = int(told["beside_ns"].sum() or 0)
     if told.height < _LEAST_COUNT or not whole:

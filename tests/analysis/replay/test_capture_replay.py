@@ -160,6 +160,13 @@ def test_ranges_contain_the_truth_where_kernels_slow_down_beside_transfers() -> 
         truth = float(replayed(other).measured.lengths().mean())
         assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"], word
         assert row["predicted_high_ns"] - row["predicted_low_ns"] < 0.15 * truth
+        # Kernels lose where transfers then are: without that, hidden ones would be 5 to 9 % off.
+        assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.02), word
+        assert sum(one["saved_ns"] for one in row["saved"]) == pytest.approx(
+            row["replayed_step_ns"] - row["predicted_step_ns"], abs=100
+        )
+        same = mean_of(tables(base), replayed(base), "kernel:*=1")
+        assert same["predicted_step_ns"] == same["replayed_step_ns"]
 
 
 @pytest.mark.slow
