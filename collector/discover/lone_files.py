@@ -25,8 +25,8 @@ _HEAD_BYTES = 1 << 16
 _SQLITE = b"SQLite format 3\0"
 _NAMES_OF_TABLES = "select name from sqlite_master where type = 'table' limit 4096"
 _OF_MAIN = {"TASK", "COMPUTE_TASK_INFO", "COMMUNICATION_OP", "PYTORCH_API", "CANN_API"}
-_OF_ANALYSIS = {"CommAnalyzerTime", "CommAnalyzerBandwidth", "CommAnalyzerMatrix", "StepTraceTime"}
-_OF_CLUSTER = re.compile(r"Cluster[A-Z]\w+")
+_OF_ANALYSIS = {"COMMANALYZERTIME", "COMMANALYZERBANDWIDTH", "COMMANALYZERMATRIX", "STEPTRACETIME"}
+_OF_CLUSTER = re.compile(r"CLUSTER[A-Z]\w+")
 _ROWS_OF_COUNTS = re.compile(rb"(\d+[ \t]*(,[ \t]*\d+[ \t]*)*\r?\n)*[\d, \t\r]*")
 # Columns by which a table is known, in order: the first that are all there.
 _TABLES: tuple[tuple[frozenset[str], Role], ...] = (
@@ -143,7 +143,7 @@ def _kind(path: Path, head: bytes) -> tuple[Framework, Role] | None:
 
 def _of_database(path: Path) -> tuple[Framework, Role] | None:
     rows = ask(str(path), [("sqlite_master", _NAMES_OF_TABLES)])[0]
-    names = {str(name) for (name,) in rows}
+    names = {str(name).upper() for (name,) in rows}  # SQLite knows no case
     if any(_OF_CLUSTER.fullmatch(name) for name in names):
         return "msprof_analyze", "cluster_output"
     framework: Framework = "msprof"

@@ -71,7 +71,8 @@ _COMPUTED = "exists (select 1 from pragma_table_xinfo(m.name) x where x.hidden >
 
 @dataclass(slots=True)
 class SqliteFile:
-    """An open database: `tables` maps each table to its columns and their declared types.
+    """An open database: `tables` maps each table to its columns and their declared types; one of
+    a name that the reader knows is under that spelling, as SQLite knows no case.
 
     `conditions`: of some tables, which rows count, as SQL. `views` are names that stand for no
     table of stored values, with what they are. `damage`: what `check` found.
@@ -211,10 +212,11 @@ def _in_types(batch: pa.RecordBatch, ways: Mapping[str, _Way]) -> pa.RecordBatch
 
 
 @contextlib.contextmanager
-def open_sqlite(path: str) -> Iterator[SqliteFile]:
+def open_sqlite(path: str, known: Iterable[str] = ()) -> Iterator[SqliteFile]:
     """A SQLite file opened for reading; nothing is written to it or beside it.
 
-    Where a log must be applied first, a copy goes into the system's folder for temporary files.
+    known: names of tables as the reader spells them. Where a log must be applied first, a copy goes
+    into the system's folder for temporary files.
     Raises TraceFormatError for a file that is no database, empty, encrypted or damaged, also when
     the damage shows only while a stream is consumed inside the `with` block.
     """
@@ -228,7 +230,8 @@ def open_sqlite(path: str) -> Iterator[SqliteFile]:
         # What the file says is to be computed of each row could take for ever: a check would do it.
         for setting in ("ignore_check_constraints = on", "trusted_schema = off"):
             file.stream(f"pragma {setting}").read_all()
-        file.tables.update(_tables(file))
+        spelled = {name.lower(): name for name in known}
+        file.tables.update({spelled.get(t.lower(), t): c for t, c in _tables(file).items()})
         file.views.update(_views(file))
         file.check("sqlite_master")
         try:

@@ -67,9 +67,7 @@ STEPS: tuple[Column, ...] = (
 )
 
 
-_KNOWN = frozenset(
-    {"commanalyzertime", "commanalyzerbandwidth", "commanalyzermatrix", "steptracetime"}
-)
+_KNOWN = ("CommAnalyzerTime", "CommAnalyzerBandwidth", "CommAnalyzerMatrix", "StepTraceTime")
 
 
 def read(
@@ -85,10 +83,10 @@ def read(
         if not Path(path).stat().st_size:
             log.lose(path, "empty file")
         elif wanted & {"comm_times", "comm_links", "comm_matrix", "profiler_steps"}:
-            with open_sqlite(path) as db:
+            with open_sqlite(path, _KNOWN) as db:
                 _note_variants(db, log)
                 there = {name.lower() for name in (*db.tables, *db.views)}
-                if db.tables and not there & _KNOWN:
+                if db.tables and there.isdisjoint(name.lower() for name in _KNOWN):
                     named = ", ".join(sorted(db.tables)[:8])
                     log.lose(
                         path, "none of the tables of an analysis database, but {named}", named=named
@@ -100,12 +98,10 @@ def read(
 
 def _note_variants(db: SqliteFile, log: ReadLog) -> None:
     """MindSpore and msprof name no steps; only torch_npu sorts its matrix by kinds."""
-    columns = {
-        table.lower(): {column.lower() for column in have} for table, have in db.tables.items()
-    }
-    if (times := columns.get("commanalyzertime")) is not None:
+    columns = {table: {column.lower() for column in have} for table, have in db.tables.items()}
+    if (times := columns.get("CommAnalyzerTime")) is not None:
         log.rules["analysis_db.steps"] = "named" if "step" in times else "none"
-    if (matrix := columns.get("commanalyzermatrix")) is not None:
+    if (matrix := columns.get("CommAnalyzerMatrix")) is not None:
         by_kind = "op_name" in matrix
         log.rules["communication.matrix"] = (
             "kinds of operations" if by_kind else "single operations"
@@ -115,7 +111,6 @@ def _note_variants(db: SqliteFile, log: ReadLog) -> None:
 def _read_tables(
     con: duckdb.DuckDBPyConnection, db: SqliteFile, wanted: frozenset[str], log: ReadLog
 ) -> None:
-    named = {name.lower(): name for name in db.tables}
     parts: tuple[
         tuple[str, str, tuple[Column, ...],
               Callable[[duckdb.DuckDBPyConnection, pa.RecordBatchReader], None]], ...,
@@ -127,11 +122,10 @@ def _read_tables(
     )  # fmt: skip
     tell_views(db, [table for target, table, *_ in parts if target in wanted], log)
     for target, table, columns, insert in parts:
-        actual = named.get(table.lower())
-        if target in wanted and actual is not None:
-            db.check(actual)
-            found = sources_of(columns, db.tables[actual])
-            insert(con, db.select(found, f'from "{actual}"'))
+        if target in wanted and table in db.tables:
+            db.check(table)
+            found = sources_of(columns, db.tables[table])
+            insert(con, db.select(found, f'from "{table}"'))
     for what in db.damage:
         log.lose(db.path, what)
 

@@ -38,6 +38,7 @@ from .large_tables import (
 )
 from .lookups import build_group_hashes
 from .source_tables import (
+    ENUMS,
     TABLES,
     load_enums,
     load_table,
@@ -74,6 +75,8 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "memory": ("MEMORY_RECORD", "NPU_OP_MEM", "NPU_MEM", "NPU_MODULE_MEM"),
     "operator_memory": ("OP_MEMORY",),
 }  # fmt: skip
+_ENUM_TABLES = frozenset(table for table, _ in ENUMS.values())
+_KNOWN = frozenset({*TABLES, *COUNTERS}) | _ENUM_TABLES
 _DERIVED = (
     "_enum", "_group", "_operator_call", "_ordered", "_part", "_queue_call", "_stack", "_stack_of",
     "_step_segments", "_target", "_word",
@@ -112,7 +115,7 @@ def read(
         left_bytes -= part
         advance(part)
 
-    with open_sqlite(path) as file:
+    with open_sqlite(path, _KNOWN) as file:
         _check_known(file)
         tell_views(file, TABLES, log)
         if not source.selection.light:
@@ -136,7 +139,7 @@ def read(
 
 
 def _check_known(file: SqliteFile) -> None:
-    if not file.tables.keys() & (TABLES.keys() | COUNTERS.keys()):
+    if not file.tables.keys() & _KNOWN - _ENUM_TABLES:
         found = ", ".join(sorted(file.tables)[:8]) or "no table at all"
         raise TraceFormatError(
             file.path,
@@ -222,8 +225,9 @@ def _load_named_steps(
     log: ReadLog,
     spend: Callable[[int], None],
 ) -> None:
-    asked = {"PYTORCH_API": {"name", "startNs", "endNs"}, "STRING_IDS": {"id", "value"}}
-    if any(not columns <= file.tables.get(table, {}).keys() for table, columns in asked.items()):
+    asked = {"PYTORCH_API": {"name", "startns", "endns"}, "STRING_IDS": {"id", "value"}}
+    have = {table: {name.lower() for name in file.tables.get(table, ())} for table in asked}
+    if any(not columns <= have[table] for table, columns in asked.items()):
         return
     columns: dict[str, tuple[SqlType, str]] = {
         "name": ("text", "(select value from STRING_IDS where id = p.name)"),

@@ -283,7 +283,7 @@ def _own_names(file: SqliteFile) -> dict[str, dict[int, str | None]]:
     takes longer than the few rows of a table."""
     parts = []
     for kind, (table, _) in ENUMS.items():
-        if {"id", "name"} <= set(file.tables.get(table, ())):
+        if {"id", "name"} <= {name.lower() for name in file.tables.get(table, ())}:
             file.check(table)
             parts.append(f"select '{kind}' as kind, id, name from \"{table}\"")
     found: dict[str, dict[int, str | None]] = {}

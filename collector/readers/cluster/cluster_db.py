@@ -84,9 +84,15 @@ _LARGE = (
 _GROUPS: tuple[Column, ...] = tuple(
     (name, "text", (name,)) for name in ("rank_set", "group_name", "group_id", "pg_name")
 )
+_BASE: tuple[Column, ...] = (("key", "text", ("key",)), ("value", "text", ("value",)))
 _DEVICES: tuple[Column, ...] = (
     ("rank", "integer", ("rankId",)), ("device_id", "integer", ("deviceId",)),
     ("host_uid", "text", ("hostUid",)), ("path", "text", ("profilePath",)),
+)  # fmt: skip
+_GROUP_TABLES = ("CommunicationGroupMapping", "CommunicationGroup")
+_KNOWN = (
+    *(table for _, tables, _ in _LARGE for table in tables), *_GROUP_TABLES,
+    "ClusterStepTraceTime", "ClusterBaseInfo", "RankDeviceMap", "HostInfo",
 )  # fmt: skip
 _FRAMEWORKS = (("_ascend_pt", "pytorch"), ("_ascend_ms", "mindspore"), ("/PROF_", "msprof"))
 
@@ -96,32 +102,31 @@ def read(con: duckdb.DuckDBPyConnection, path: str, facts: JobFacts) -> None:
 
     Raises TraceFormatError for a file that is no database or is damaged.
     """
-    with open_sqlite(path) as db:
-        named = {name.lower(): name for name in db.tables}
+    with open_sqlite(path, _KNOWN) as db:
         met: list[str] = []
         for insert, tables, columns in _LARGE:
-            if actual := _first(named, tables):
+            if actual := _first(db, tables):
                 met.append(actual)
                 insert(con, _select(db, actual, columns), of_ranks=True)
-        _fill_steps(con, db, named)
-        if actual := _first(named, ("CommunicationGroupMapping", "CommunicationGroup")):
+        _fill_steps(con, db)
+        if actual := _first(db, _GROUP_TABLES):
             met.append(actual)
             facts.groups = [
                 Group(row["group_name"] or None, row["group_id"] or None, row["pg_name"] or None,
                       list(ranks_in(row["rank_set"])))
                 for row in _rows(db, actual, _GROUPS)
             ]  # fmt: skip
-        if actual := _first(named, ("ClusterBaseInfo",)):
-            base = _rows(db, actual, (("key", "text", ("key",)), ("value", "text", ("value",))))
+        if "ClusterBaseInfo" in db.tables:
+            base = _rows(db, "ClusterBaseInfo", _BASE)
             facts.args = next((r["value"] for r in base if r["key"] == "distributed_args"), None)
-        _fill_places(con, db, named)
+        _fill_places(con, db)
         for what in db.damage:
             facts.log.lose(path, what)
     facts.log.rules["cluster_output.tables"] = ", ".join(met) or "none of communication"
 
 
-def _first(named: dict[str, str], tables: tuple[str, ...]) -> str | None:
-    return next((named[table.lower()] for table in tables if table.lower() in named), None)
+def _first(db: SqliteFile, tables: tuple[str, ...]) -> str | None:
+    return next((table for table in tables if table in db.tables), None)
 
 
 def _select(db: SqliteFile, table: str, columns: tuple[Column, ...]) -> pa.RecordBatchReader:
@@ -136,15 +141,14 @@ def _rows(db: SqliteFile, table: str, columns: tuple[Column, ...]) -> list[dict[
 
 def read_steps(con: duckdb.DuckDBPyConnection, path: str) -> None:
     """Fill the table of steps alone. Raises TraceFormatError like `read`."""
-    with open_sqlite(path) as db:
-        _fill_steps(con, db, {name.lower(): name for name in db.tables})
+    with open_sqlite(path, _KNOWN) as db:
+        _fill_steps(con, db)
 
 
-def _fill_steps(con: duckdb.DuckDBPyConnection, db: SqliteFile, named: dict[str, str]) -> None:
-    actual = _first(named, ("ClusterStepTraceTime",))
-    if actual is None:
+def _fill_steps(con: duckdb.DuckDBPyConnection, db: SqliteFile) -> None:
+    if "ClusterStepTraceTime" not in db.tables:
         return
-    con.register("_incoming", _select(db, actual, _STEPS))
+    con.register("_incoming", _select(db, "ClusterStepTraceTime", _STEPS))
     con.execute("create temp table _loaded as from _incoming")
     con.unregister("_incoming")
     times = ", ".join(f"scaled({name}::varchar, 1000) as {name}_ns" for name in STEP_TIMES)
@@ -162,18 +166,17 @@ def _fill_steps(con: duckdb.DuckDBPyConnection, db: SqliteFile, named: dict[str,
     con.execute("drop table _loaded")
 
 
-def _fill_places(con: duckdb.DuckDBPyConnection, db: SqliteFile, named: dict[str, str]) -> None:
+def _fill_places(con: duckdb.DuckDBPyConnection, db: SqliteFile) -> None:
     """Devices, hosts and frameworks beside the indices that are there."""
-    actual = _first(named, ("RankDeviceMap",))
-    if actual is None:
+    if "RankDeviceMap" not in db.tables:
         return
     hosts: dict[str | None, str | None] = {}
-    if host_table := _first(named, ("HostInfo",)):
+    if "HostInfo" in db.tables:
         columns: tuple[Column, ...] = (
             ("uid", "text", ("hostUid",)), ("name", "text", ("hostName",))
         )  # fmt: skip
-        hosts = {row["uid"]: row["name"] for row in _rows(db, host_table, columns)}
-    for row in _rows(db, actual, _DEVICES):
+        hosts = {row["uid"]: row["name"] for row in _rows(db, "HostInfo", columns)}
+    for row in _rows(db, "RankDeviceMap", _DEVICES):
         framework = next((f for part, f in _FRAMEWORKS if re.search(part, row["path"] or "")), None)
         con.execute(
             "insert into places (rank, framework, device_id, host_uid, host_name)"

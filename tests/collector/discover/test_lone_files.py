@@ -6,6 +6,8 @@ import gzip
 import json
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -94,8 +96,13 @@ def test_a_gpus_trace_is_known_by_its_beginning(tmp_path: Path, name: str) -> No
 def test_results_of_all_ranks_are_known_under_any_name(tmp_path: Path) -> None:
     table = "Step,Type,Index,Computing,Communication(Not Overlapped),Overlapped,Communication,Free"
     (tmp_path / "yesterday").write_text(f"{table}\n1,rank,0,5,1,1,2,1\n1,rank,3,5,1,1,2,1\n")
-    ranks = discover(tmp_path / "yesterday").ranks
-    assert [rank.rank for rank in ranks] == [0, 3]
+    with closing(sqlite3.connect(tmp_path / "before")) as database:  # which knows no case
+        database.execute('create table clusterSteptracetime (type, "index")')
+        database.executemany("insert into clusterSteptracetime values ('rank', ?)", [(0,), (3,)])
+        database.commit()
+    for name in ("yesterday", "before"):
+        ranks = discover(tmp_path / name).ranks
+        assert [rank.rank for rank in ranks] == [0, 3]
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ from tests.collector.readers.ascend_db.profiler_databases import (
 
 def test_only_wanted_tables_are_filled(staged: Staged) -> None:
     fill(staged, {
-        "STRING_IDS": STRINGS, "TASK": LAUNCHED, "CANN_API": CANN,
-        "COMPUTE_TASK_INFO": ("name, globalTaskId", [(2, 1)]),
+        "STRING_IDS": STRINGS, "task": LAUNCHED, "CANN_API": CANN,
+        "Compute_Task_Info": ("name, globalTaskId", [(2, 1)]),  # SQLite knows no case
         "META_DATA": ("name, value", [("distributed_args", '{"world_size": 4}')]),
     }, wanted=frozenset({"kernels"}))  # fmt: skip
     assert staged.rows("select count(*) from kernels") == [(1,)]
