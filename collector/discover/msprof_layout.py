@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..model import Framework, Role, SourceFile
@@ -30,8 +30,9 @@ _OLDER_FOLDERS = ("timeline", "summary")
 _OF_MSPROF = re.compile(r"msprof_.*\.(db|json(\.gz)?)|op_summary.*\.csv")
 _OF_OTHERS = re.compile(r"trace_view\.json(\.gz)?|kernel_details.*\.csv|ascend_.*\.db|analysis\.db")
 # The kind of a timeline's file, whatever numbers it has, and its time stamp.
-_TIMELINE = re.compile(r"(msprof|hccl|task_time)((?:_slice_\d{1,6})?(?:_\d{1,20}){0,4})\.json")
-_STAMP = re.compile(r"_(\d{14,20})(?=\.)")
+_TIMELINE = re.compile(r"(msprof|hccl|task_time)((?:_slice_\d{1,6}|_\d{1,20}){0,5})\.json")
+_STAMP = re.compile(r"_(\d{14,20})(?=[_.])")
+_SLICE = re.compile(r"_slice_(\d+)")
 
 
 def is_msprof(names: Iterable[str]) -> bool:
@@ -89,7 +90,7 @@ def timeline_roles(names: Iterable[str]) -> dict[str, Role]:
     by_numbers: dict[str, dict[str, list[str]]] = {}
     for name in names:
         if found := _TIMELINE.fullmatch(name):
-            numbers = re.sub(r"_slice_\d+", "", _STAMP.sub("", f"{found[2]}."))
+            numbers = _SLICE.sub("", _STAMP.sub("", f"{found[2]}."))
             by_numbers.setdefault(numbers, {}).setdefault(found[1], []).append(name)
     return {
         name: "trace"
@@ -105,19 +106,46 @@ def newest_of_each(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
 
     Every iteration was exported by itself: those of one folder may have different time stamps.
     """
-    newest: dict[tuple[str, str], list[tuple[str, SourceFile]]] = {}
+    alike: dict[tuple[str, str], list[SourceFile]] = {}
     for file in files:
         folder, _, name = file.path.rpartition("/")
-        stamp = _STAMP.search(name)
-        bare = re.sub(r"_slice_\d+", "", _STAMP.sub("", name))
-        newest.setdefault((folder, bare), []).append((stamp[1] if stamp else "", file))
-    kept = [
-        file
-        for stamped in newest.values()
-        for stamp, file in stamped
-        if stamp == max(stamp for stamp, _ in stamped)
-    ]
+        alike.setdefault((folder, _SLICE.sub("", _STAMP.sub("", name))), []).append(file)
+    kept = [file for group in alike.values() for file in newest_export(group)]
     return tuple(sorted(kept, key=lambda file: _natural(file.path)))
+
+
+def newest_export(files: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
+    """All pieces of the newest export: a folder may hold the results of several.
+
+    Slices are written one after the other and may have time stamps of their own: where others are
+    there, too, those before the newest belong to it as long as their numbers fall.
+    """
+
+    def piece(file: SourceFile) -> tuple[int, str]:
+        found = _SLICE.search(Path(file.path).name)
+        return (int(found[1]) if found else -1, file.path)
+
+    def written(file: SourceFile) -> tuple[str, int]:
+        found = _STAMP.search(Path(file.path).name)
+        return (found[1] if found else "", piece(file)[0])
+
+    numbers = [piece(file)[0] for file in files]
+    kept = list(files)
+    if -1 in numbers or len(set(numbers)) < len(files):
+        first, *older = sorted(files, key=written, reverse=True)
+        kept = [first]
+        for file in older:
+            (stamp, number), (last, lowest) = written(file), written(kept[-1])
+            if stamp != last and not 0 <= number < lowest:
+                break
+            kept.append(file)
+    return tuple(sorted(kept, key=piece))
+
+
+def missing_slices(files: Iterable[SourceFile]) -> list[int]:
+    """Numbers before the last slice of a table of which there is no file; none of a whole table."""
+    found = {int(one[1]) for file in files if (one := _SLICE.search(Path(file.path).name))}
+    return sorted({*range(max(found, default=0))} - found)
 
 
 def rules(

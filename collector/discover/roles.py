@@ -7,7 +7,7 @@ import re
 from ..model import Role
 
 # A number in a name is an export's time stamp or a rank; `_slice_<n>` is one piece of a split file.
-_STAMP = r"(?:_slice_\d{1,6})?(?:_\d{1,20}){0,4}"
+_STAMP = r"(?:_slice_\d{1,6}|_\d{1,20}){0,5}"
 _ROLES: tuple[tuple[Role, re.Pattern[str]], ...] = (
     (
         "main_db",

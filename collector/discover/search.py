@@ -48,9 +48,7 @@ _PACKED_PROFILE = re.compile(r".*_ascend_(pt|ms)\.|PROF_[^.]+\.")
 # folders, which are not searched further.
 _SKIPPED = re.compile(r".*_op_arg|\..*")
 _RANK_DB = re.compile(r"_profiler_(\d{1,9})\.db$")
-_SLICE = re.compile(r"_slice_(\d+)")
 _KERNEL_TABLE = re.compile(r"kernel_details(_\d{1,9})?\.csv$")
-_EXPORT_STAMP = re.compile(r"_(\d{14,})\.(?:json|csv|db)(?:\.gz)?$")
 # Folders looked into at once: on network storage each look is a chain of waits.
 _LOOKING = 8
 
@@ -299,6 +297,9 @@ def _profile_folders(
             loads.append(folder)
         for trace in kineto_files.candidates(folder, names):
             yield trace, "kineto"
+        if flat := [name for name in names if "\\" in name and role_of(name.rpartition("\\")[2])]:
+            what = "not read: \\ in names stands for folders: unpack it with a tool that makes them"
+            problems.append(Problem(str(folder / flat[0]), what))
         problems += [
             Problem(str(folder / packed), "packed, not read: unpack it")
             for packed in filter(PACKED.fullmatch, names)
@@ -417,30 +418,15 @@ def _collect(
             )
     if older:
         return {role: msprof_layout.newest_of_each(files) for role, files in by_role.items()}
-    found = {role: _newest_export(files) for role, files in by_role.items()}
+    found = {role: msprof_layout.newest_export(files) for role, files in by_role.items()}
+    for files in found.values():
+        if lacking := msprof_layout.missing_slices(files):
+            numbers = ", ".join(map(str, lacking[:8]))
+            what = f"slices {numbers} of this table are missing: copy them too, or export again"
+            problems.append(Problem(files[-1].path, what))
     if "kernels" in found:
         found["kernels"] = _of_one_rank(found["kernels"], problems)
     return found
-
-
-def _newest_export(files: list[SourceFile]) -> tuple[SourceFile, ...]:
-    """All pieces of the newest export: a folder may hold the results of several.
-
-    Slices whose numbers differ are pieces of one, also where each has a time stamp of its own."""
-
-    def stamp(file: SourceFile) -> str:
-        found = _EXPORT_STAMP.search(file.path)
-        return found[1] if found else ""
-
-    def piece(file: SourceFile) -> tuple[int, str]:
-        found = _SLICE.search(Path(file.path).name)
-        return (int(found[1]) if found else -1, file.path)
-
-    numbers = [piece(file)[0] for file in files]
-    if -1 in numbers or len(set(numbers)) < len(files):
-        newest = max(stamp(file) for file in files)
-        files = [file for file in files if stamp(file) == newest]
-    return tuple(sorted(files, key=piece))
 
 
 def _of_one_rank(files: tuple[SourceFile, ...], problems: list[Problem]) -> tuple[SourceFile, ...]:

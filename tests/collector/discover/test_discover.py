@@ -233,8 +233,22 @@ def test_slices_with_times_of_their_own_are_one_table(tmp_path: Path) -> None:
     names = [f"op_summary_slice_{piece}_2025010100000{9 - piece}.csv" for piece in range(3)]
     for name in names:
         (output / name).write_text(KERNELS)
-    (source,) = discover(tmp_path).ranks
-    assert [Path(file.path).name for file in source.files["kernels"]] == names
+    # An older export beside it, and a newer one of fewer slices.
+    older = [f"op_summary_slice_{piece}_2024010100000{piece}.csv" for piece in range(2)]
+    newer = [f"op_summary_slice_{piece}_2025020100000{piece}.csv" for piece in range(2)]
+    for added, kept in (([], names), (older + newer, newer), (["op_summary_2023.csv"], newer)):
+        for name in added:
+            (output / name).write_text(KERNELS)
+        found = discover(tmp_path)
+        (source,) = found.ranks
+        assert [Path(file.path).name for file in source.files["kernels"]] == kept
+        assert not found.problems
+    for name in (names[0], *older, *newer, "op_summary_2023.csv"):
+        (output / name).unlink()
+    [problem] = discover(tmp_path).problems
+    assert (Path(problem.path).name, problem.message.split(":")[0]) == (
+        names[2], "slices 0 of this table are missing"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -261,12 +275,15 @@ def test_packed_tables_are_told(tmp_path: Path) -> None:
     folder = write_rank(tmp_path / "x_ascend_pt", 0) / "ASCEND_PROFILER_OUTPUT"
     (folder / "communication.json.gz").write_bytes(b"packed")
     (folder / "kernel_details.csv.gz").write_bytes(b"stands there unpacked, too")
-    for name in ("x_ascend_pt.zip", "y_ascend_pt.tar.gz", "notes.zip"):  # the first is unpacked
+    flat = "z_ascend_pt\\ASCEND_PROFILER_OUTPUT\\kernel_details.csv"  # Windows made the archive
+    # The first is unpacked.
+    for name in ("x_ascend_pt.zip", "y_ascend_pt.tar.gz", "notes.zip", flat):
         (tmp_path / name).write_bytes(b"packed")
     told = {Path(one.path).name: one.message for one in discover(tmp_path).problems}
     assert told == {
         "communication.json.gz": "packed, not read: `gunzip` it",
         "y_ascend_pt.tar.gz": "packed, not read: unpack it",
+        flat: "not read: \\ in names stands for folders: unpack it with a tool that makes them",
     }
 
 

@@ -57,6 +57,7 @@ def test_roles_of_names() -> None:
         "msprof_20250101000000.json": "trace",
         "msprof_slice_12_20250101000000.json": "trace",
         "op_summary_slice_0_20250101000000.csv": "kernels",
+        "op_summary_0_slice_1.csv": "kernels",
         "msprof_20250101000000.db": "main_db",
         "step_trace_20250101000000.csv": "iterations",
         "step_trace_20250101000000.json": "iterations",
