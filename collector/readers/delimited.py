@@ -133,16 +133,20 @@ def fill(
     log: ReadLog,
     statement: Callable[[str], str],
     numbers: Iterable[str] = (),
+    decimals: Iterable[str] = (),
 ) -> None:
     """Execute the statement made of the SQL of the rows; rows that cannot be split are counted.
 
     numbers: titles of columns that are only asked for their `number`. They are parsed as such: a
-    file is taken for well-formed, and where anything in it is odd, it is read again as text.
+    file is taken for well-formed, and where anything in it is odd, it is read again as text. Then,
+    or where there are none, digits of these and of `decimals` that are no numbers are told.
     Raises TraceFormatError where the file cannot be read.
     """
     try:
         with engine_file(rows.path, staging_place(con)) as file:
-            _execute(con, replace(rows, path=file.path), rows, log, statement, numbers)
+            readable = replace(rows, path=file.path)
+            if _execute(con, readable, rows, log, statement, numbers) or not numbers:
+                _tell_unreadable(con, readable, rows, log, (*numbers, *decimals))
         if has_zero_bytes(rows.path):
             log.lose(rows.path, "damaged: zero bytes in place of text")
         if file.is_torn:
@@ -164,7 +168,8 @@ def _execute(
     log: ReadLog,
     statement: Callable[[str], str],
     numbers: Iterable[str],
-) -> None:
+) -> bool:
+    """Whether anything in the file is odd."""
     try:
         con.execute(statement(readable.source(numbers=numbers)))
     except (duckdb.InvalidInputException, duckdb.ConversionException):
@@ -173,8 +178,28 @@ def _execute(
         except (duckdb.InvalidInputException, duckdb.IOException) as error:
             raise _unreadable(rows, error) from None
         _count_rejects(con, rows, log)
+        return True
     except duckdb.IOException as error:
         raise _unreadable(rows, error) from None
+    return False
+
+
+def _tell_unreadable(
+    con: duckdb.DuckDBPyConnection, readable: Rows, rows: Rows, log: ReadLog, titles: Iterable[str]
+) -> None:
+    """Tell of values that a spreadsheet made unreadable, so unknown: `1,234.5`, `####`."""
+    known = [title for title in titles if rows.has(title)]
+    if not known:
+        return
+    odd = "count(*) filter (where regexp_matches({0}, '[0-9#]') and number({0}) is null)"
+    counts = ", ".join(odd.format(rows.cell(title)) for title in known)
+    found = con.execute(f"select {counts} from {readable.source()}").fetchone() or ()
+    con.execute("drop table if exists _rejects")
+    con.execute("drop table if exists _scans")
+    if any(found):
+        columns = ", ".join(plain(t) for t, count in zip(known, found, strict=True) if count)
+        text = "{count} values in {columns} are no numbers: they are unknown"
+        log.lose(rows.path, text, count=sum(found), columns=columns)
 
 
 def _unreadable(rows: Rows, error: Exception) -> TraceFormatError:

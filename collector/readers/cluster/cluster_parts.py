@@ -209,7 +209,7 @@ def _insert(
             f"insert into {table} by name select distinct {columns} from {source} where {is_rank}"
         )
 
-    fill(con, rows, log, statement)
+    fill(con, rows, log, statement, decimals=step_trace.COLUMNS.values())
 
 
 def _read_times(con: duckdb.DuckDBPyConnection, path: str, facts: JobFacts, log: ReadLog) -> None:

@@ -26,6 +26,7 @@ from .device_rows import names_device, own_rows
 
 _START = ("Start Time(us)", "Task Start Time(us)", "Task Start Time")
 _DURATION = ("Duration(us)", "Task Duration(us)")
+_WAIT = ("Wait Time(us)", "Task Wait Time(us)")
 
 # PMU columns that have a canonical column of their own.
 _OWN_PMU = {
@@ -128,6 +129,7 @@ def _read_file(
             log,
             lambda source: f"{insert} {_kernels_sql(rows, named(source), own, keys)}",
             numbers,
+            _WAIT if numbers else (),
         )
     else:
         table = "_light"
@@ -207,7 +209,7 @@ def _kernels_sql(rows: Rows, source: str, own: str, keys: str) -> str:
                 {_task_number(rows.cell("Context ID"))} as context_id,
                 {_task_number(rows.cell("Model ID"))} as model_id,
                 lower(cell({rows.cell("OP State")})) as op_state,
-                us_ns({rows.cell("Wait Time(us)", "Task Wait Time(us)")}) as wait_ns,
+                us_ns({rows.cell(*_WAIT)}) as wait_ns,
                 {_block_count(rows.cell("Block Num", "Block Dim"))} as block_count,
                 {_block_count(rows.cell("Mix Block Num", "Mix Block Dim"))} as mix_block_count,
                 case upper(cell({rows.cell("HF32 Eligible")}))

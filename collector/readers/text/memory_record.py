@@ -14,7 +14,7 @@ from npuscope.errors import TraceFormatError
 
 from ...model import RankSource, ReadLog, Role
 from ..damaged_files import read_each
-from ..delimited import Rows, fill, lose, open_rows
+from ..delimited import Rows, fill, lose, normal, open_rows
 from .device_rows import names_device
 
 _TIME = ("Timestamp(us)",)
@@ -59,8 +59,9 @@ def _insert(
 ) -> None:
     log.rules["memory.unit"] = "KB" if _in_kib(rows, "Total Reserved") else "MB"
     sizes = [title for title in rows.titles if title.strip().endswith(("(KB)", "(MB)"))]
+    times = [title for title in rows.titles if normal(title).endswith("(us)")]
     insert = f"insert into {table} by name"
-    fill(con, rows, log, lambda source: f"{insert} {select(rows, source)}", sizes)
+    fill(con, rows, log, lambda source: f"{insert} {select(rows, source)}", sizes, times)
     if table == "memory":
         bad = con.execute("delete from memory where timestamp_ns is null").fetchone() or (0,)
         lose(log, rows.path, bad[0], "no valid time")

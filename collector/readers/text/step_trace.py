@@ -42,7 +42,10 @@ def read(
             told = [name for name in ("Device_id", "Preparing") if rows.has(name)]
             log.rules["profiler_steps.late_columns"] = ", ".join(told) or "none"
             insert = "insert into profiler_steps by name"
-            fill(con, rows, log, lambda source: f"{insert} {_steps_sql(rows, source)}")
+            fill(
+                con, rows, log, lambda source: f"{insert} {_steps_sql(rows, source)}",
+                decimals=COLUMNS.values(),
+            )  # fmt: skip
 
     read_each(source.files.get("step_trace", ()), read_one, log, advance)
 

@@ -206,7 +206,7 @@ def test_figures_that_are_no_numbers_cost_only_themselves(staged: Staged) -> Non
     )
     lines = [
         "1,a,10,1,7,1.5,0.5,1", "N/A,b,20,1,N/A,N/A,N/A,N/A", "x,c,30,1,-,-,n/a\t,inf", "1,cut,40",
-        "2,d,50,1,9, 2.5\t,nan,0.25",
+        "2,d,50,1,9, 2.5\t,nan,0.25", '2,e,60,1,9,"1,250.5",,',
     ]  # fmt: skip
     log = staged.read(kernel_details, {"kernels": write(staged.folder, header, *lines)})
     assert rows(staged.con, "name, step, task_id, aiv_time_ns, pmu") == [
@@ -214,9 +214,11 @@ def test_figures_that_are_no_numbers_cost_only_themselves(staged: Staged) -> Non
         ("b", None, None, None, None),
         ("c", None, None, None, None),
         ("d", 2, 9, 2500.0, {"aiv_x_ratio": 0.25}),
+        ("e", 2, 9, None, None),
     ]
     assert log.rows_lost == 1
     assert "1 broken rows left out, the first at line 5" in log.warnings[0]
+    assert "1 values in aiv_time(us) are no numbers: they are unknown" in log.warnings[1]
 
 
 def test_implementation_kernels_of_hccl_are_not_computing(staged: Staged) -> None:

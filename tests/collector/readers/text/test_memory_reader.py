@@ -123,6 +123,19 @@ def test_sizes_that_are_no_numbers_cost_only_themselves(staged: Staged) -> None:
     assert [w.partition(": ")[2] for w in log.warnings] == [
         "1 broken rows left out, the first at line 4", "1 rows left out: no valid time"
     ]  # fmt: skip
+    # What a spreadsheet made of digits is told: a release that is unknown is none.
+    path.write_text(
+        "Name,Size(KB),Allocation Time(us),Release Time(us),Allocation Total Allocated(MB),"
+        'Device Type\naten::mm,"1,234.5",1\t,"1,736.5",####,NPU:0\naten::mm,2,1\t,2\t,3,NPU:0\n'
+    )
+    log = staged.read(memory_record, {"operator_memory": path})
+    assert staged.rows("select size_bytes, released_at_ns from operator_memory") == [
+        (None, None), (2048, 2000)
+    ]  # fmt: skip
+    assert log.warnings == [
+        "memory_record.csv: 3 values in Size(KB), Allocation Total Allocated(MB), Release Time(us)"
+        " are no numbers: they are unknown"
+    ]
 
 
 def test_blocks_freed_outside_the_window(staged: Staged) -> None:

@@ -79,10 +79,11 @@ def test_header_generations(staged: Staged) -> None:
 
 def test_a_cut_row_is_lost_not_wrong(staged: Staged) -> None:
     path = staged.folder / "step_trace_time.csv"
-    path.write_text(f"{OLD}\n1,1,1,1,1,1,1,1,1\n2,2,2,2", encoding="utf-8")
+    path.write_text(f'{OLD}\n1,"1,000.5",1,1,1,1,1,1,1\n2,2,2,2', encoding="utf-8")
     log = staged.read(step_trace, {"step_trace": path})
-    assert staged.rows("select step from profiler_steps") == [(1,)]
+    assert staged.rows("select step, computing_ns from profiler_steps") == [(1, None)]
     assert log.rows_lost == 1
+    assert any("1 values in Computing are no numbers" in told for told in log.warnings)
 
 
 def test_a_foreign_file_is_refused(staged: Staged) -> None:
