@@ -175,6 +175,8 @@ def _groups(info: Mapping[str, object]) -> Iterator[ProcessGroup]:
     for name, value in info.items():
         group = _object(value)
         members = group.get("global_ranks")
+        if isinstance(members, str):  # "[0, 1]"
+            members = members.strip(" []()").split(",")
         ranks = [natural(r) for r in members] if isinstance(members, list) else []
         known = tuple(r for r in ranks if r is not None)
         yield ProcessGroup(

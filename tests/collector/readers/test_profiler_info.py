@@ -214,7 +214,7 @@ GROUPS = {
     "b": {"group_name": "tp", "group_rank": 0, "global_ranks": [9, 8]},
     "c": {"group_name": "exp", "group_rank": 0, "global_ranks": ["7", "3"]},
     "d": {"group_name": "", "global_ranks": None},
-    "e": {"group_name": "dp_cp", "global_ranks": [1, 3, 5]},
+    "e": {"group_name": "dp_cp", "global_ranks": "[1, 3, 5]"},
     "f": {"group_name": "default_group", "global_ranks": list(range(16))},
     "g": {"group_name": "pp", "global_ranks": [3, "x"]},
 }
