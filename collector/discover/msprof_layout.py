@@ -111,7 +111,7 @@ def newest_of_each(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
         folder, _, name = file.path.rpartition("/")
         alike.setdefault((folder, _SLICE.sub("", _STAMP.sub("", name))), []).append(file)
     kept = [file for group in alike.values() for file in newest_export(group)]
-    return tuple(sorted(kept, key=lambda file: _natural(file.path)))
+    return tuple(sorted(kept, key=lambda file: in_number_order(file.path)))
 
 
 def newest_export(files: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
@@ -165,7 +165,8 @@ def rules(
     return tuple(found)
 
 
-def _natural(text: str) -> list[tuple[int, str]]:
+def in_number_order(text: str) -> list[tuple[int, str]]:
+    """A sort key by which `rank_10` comes after `rank_2`."""
     parts = re.split(r"(\d+)", text)
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 

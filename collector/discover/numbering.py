@@ -4,6 +4,8 @@
     host A, device 1, 09:00   no rank   -> 1
     host A, device 0, 10:00   no rank   -> 0      the same device at another time: the same rank
 
+Where neither host nor device is told, folders tell the order: rank_2 before rank_10.
+
 A rank that devices at work at one time share is none: some collectors write 0 for every device.
 """
 
@@ -16,6 +18,7 @@ from dataclasses import replace
 from npuscope.messages import Message
 
 from .identity import OF_INFO, Identity
+from .msprof_layout import in_number_order
 
 ORIGIN = "numbered in order of host, device and folder"
 
@@ -25,7 +28,10 @@ def with_ranks(found: Sequence[tuple[str, Identity]]) -> list[Identity]:
     told = _without_false_ranks([identity for _, identity in found])
     known = {one.rank for one in told if one.rank is not None}
     free = (number for number in range(len(told) + len(known)) if number not in known)
-    order = sorted(range(len(told)), key=lambda n: (told[n].host, told[n].device, found[n][0]))
+    order = sorted(
+        range(len(told)),
+        key=lambda n: (in_number_order(told[n].host), told[n].device, in_number_order(found[n][0])),
+    )
     holders: dict[tuple[str, int], list[tuple[int, list[Identity]]]] = defaultdict(list)
     for place in order:
         one = told[place]

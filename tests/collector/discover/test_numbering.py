@@ -19,6 +19,8 @@ def ranks(*found: Identity) -> list[int | None]:
 
 def test_by_host_and_device() -> None:
     assert ranks(one("b", 0), one("a", 1), one("a", 0), one("b", 1)) == [2, 1, 0, 3]
+    folders = [(f"rank_{n}", one("", -1)) for n in range(12)]
+    assert [i.rank for i in with_ranks(folders)] == list(range(12))
 
 
 def test_past_those_that_are_told() -> None:
