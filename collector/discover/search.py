@@ -366,9 +366,12 @@ def _files(
     found = _collect(places, problems, info_only={folder.parent})
     profs = [folder] if framework == "msprof" else _prof_children(folder)
     if framework != "msprof" and not EXPORTS & found.keys():
-        # analysis kept only what msprof itself exported
-        inner = [p for prof in profs for p in (prof, *msprof_layout.places(prof))]
-        found = {**_collect(inner, problems), **found}
+        # analysis kept only what msprof itself exported, of each session for itself
+        inner: dict[Role, tuple[SourceFile, ...]] = {}
+        for prof in profs:
+            for role, files in _collect([prof, *msprof_layout.places(prof)], problems).items():
+                inner[role] = (*inner.get(role, ()), *files)
+        found = {**inner, **found}
     if not {"main_db", "trace", "kernels"} & found.keys():
         older = [place for prof in profs for place in msprof_layout.older_places(prof)]
         found = {**_collect(older, problems, older=True), **found}

@@ -159,6 +159,13 @@ def test_raw_data_says_what_to_do(tmp_path: Path) -> None:
 
     assert not found.ranks
     assert "analyse" in found.problems[0].message
+    # Two sessions of msprof in it, exported one after the other, both count.
+    for number in (1, 2):
+        output = tmp_path / f"a_ascend_pt/PROF_00000{number}_2025_ABC/mindstudio_profiler_output"
+        output.mkdir(parents=True)
+        (output / f"op_summary_2025010100000{number}.csv").write_text(KERNELS)
+    (source,) = discover(tmp_path).ranks
+    assert len(source.files["kernels"]) == 2
 
 
 def test_an_empty_folder_has_no_raw_data(tmp_path: Path) -> None:

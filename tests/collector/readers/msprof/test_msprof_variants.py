@@ -57,8 +57,9 @@ def test_slices_whose_metadata_stands_in_one(
     named = [path for path in pieces if '"process_name"' in path.read_text()]
     assert [path.name.split("_")[2] for path in named] == ["0"]
     # The slice with the names comes last.
-    last = named[0].with_name(named[0].name.replace("slice_0", "slice_99"))
-    named[0].rename(last)
+    last = named[0].with_name(named[0].name.replace("slice_0", "slice_10"))
+    for source, target in ((last, job / "kept"), (named[0], last), (job / "kept", named[0])):
+        source.rename(target)
 
     place, result = read(job)
 
