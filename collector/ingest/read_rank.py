@@ -30,6 +30,7 @@ from ..readers import unverified
 from ..readers.metadata.thread_nodes import fill_thread_nodes
 from ..readers.text.device_rows import tables_without_device
 from ..readers.trust import (
+    COMPLETED,
     FILE_BY_FILE,
     KINETO,
     MAIN_DB,
@@ -320,7 +321,7 @@ def _run_readers(
         sizes = (file.size_bytes for role in present for file in source.files[role])
         size = sum(sizes) // source.shared_by
         asked = fillable & tables if present else frozenset()
-        wanted = asked - (filled - SHARED)
+        wanted = asked - (filled - SHARED - COMPLETED)
         if not wanted or _is_spared(con, source, reader, wanted):
             advance(size)
             continue
@@ -371,8 +372,10 @@ def _is_spared(
         return False
     selection = source.selection
     if {"kernels", "host_ops"} <= selection.read:
-        # Where the DB told what the timeline would, gigabytes of JSON need no reading.
-        return not is_empty(con, "kernels") and not is_empty(con, "host_ops")
+        # Where the DB told what the timeline would, gigabytes of JSON need no reading. MindSpore's
+        # has no steps, with which everything begins.
+        told = ("kernels", "host_ops", *(("steps",) if source.framework == "mindspore" else ()))
+        return not any(is_empty(con, table) for table in told)
     if "main_db" in source.files and any(not is_empty(con, t) for t in TIMELINE & selection.read):
         return True
     return wanted == {"steps"} and not _needs_steps(con, selection)

@@ -102,6 +102,8 @@ READERS: tuple[tuple[tuple[Role, ...], str, frozenset[str]], ...] = (
 FILE_BY_FILE = (_HCCL, _MEMORY)
 # Tables that more than one reader adds to.
 SHARED = frozenset({"ranks", "groups"})
+# Tables to which a later reader adds kinds of rows that an earlier one has none of.
+COMPLETED = frozenset({"memory"})
 
 
 def read_of(reader: str) -> Read:

@@ -6,12 +6,13 @@ allocators: they stand beside PTA and GE rows and are not to be added to them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import duckdb
 
 from npuscope.errors import TraceFormatError
 
+from ...literals import sql_literal
 from ...model import RankSource, ReadLog, Role
 from ..damaged_files import read_each
 from ..delimited import Rows, fill, lose, normal, open_rows
@@ -21,6 +22,8 @@ _TIME = ("Timestamp(us)",)
 _ALLOCATED = ("Total Allocated(KB)", "Total Allocated(MB)")
 _RESERVED = ("Total Reserved(KB)", "Total Reserved(MB)")
 _SIZE = ("Size(KB)", "Size(MB)")
+# What databases of MindSpore and msprof tell of: the framework's allocator is in the text alone.
+_WITHOUT_FRAMEWORK = frozenset({"APP", "DEVICE", "GE"})
 
 
 def read(
@@ -30,7 +33,12 @@ def read(
     wanted: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
-    """Fill `memory` and `operator_memory`."""
+    """Fill `memory` and `operator_memory`; of `memory` what a database beside the text lacks."""
+    told = con.execute("select distinct source, component from memory").fetchall()
+    known = sorted(component or "" for kind, component in told if kind == "record")
+    spared: set[Role] = {"module_memory"} if any(kind == "module" for kind, _ in told) else set()
+    if not _WITHOUT_FRAMEWORK.issuperset(known):
+        spared.add("memory_record")
     selects: dict[Role, tuple[str, Callable[[Rows, str], str], tuple[tuple[str, ...], ...]]] = {
         "memory_record": ("memory", _record_sql, (_TIME, (*_ALLOCATED, *_RESERVED))),
         "module_memory": ("memory", _module_sql, (_TIME, _RESERVED)),
@@ -40,11 +48,13 @@ def read(
 
     def read_one(path: str) -> None:
         table, select, required = selects[role_of[path]]
-        rows = open_rows(path, log, required) if table in wanted else None
+        is_wanted = table in wanted and role_of[path] not in spared
+        rows = open_rows(path, log, required) if is_wanted else None
         if rows is not None and role_of[path] == "module_memory" and rows.has(*_ALLOCATED):
             raise TraceFormatError(path, "header", "the columns of memory_record.csv")
         if rows is not None and names_device(rows, source, log):
-            _insert(con, rows, table, select, log)
+            others = known if role_of[path] == "memory_record" else ()
+            _insert(con, rows, table, select, log, others)
 
     files = [file for role in selects for file in source.files.get(role, ())]
     read_each(files, read_one, log, advance)
@@ -56,12 +66,16 @@ def _insert(
     table: str,
     select: Callable[[Rows, str], str],
     log: ReadLog,
+    known: Sequence[str],
 ) -> None:
+    """known: components that are told already."""
     log.rules["memory.unit"] = "KB" if _in_kib(rows, "Total Reserved") else "MB"
     sizes = [title for title in rows.titles if title.strip().endswith(("(KB)", "(MB)"))]
     times = [title for title in rows.titles if normal(title).endswith("(us)")]
-    insert = f"insert into {table} by name"
-    fill(con, rows, log, lambda source: f"{insert} {select(rows, source)}", sizes, times)
+    insert = f"insert into {table} by name from"
+    names = ", ".join(map(sql_literal, known))
+    own = f"where component is null or component not in ({names})" if known else ""
+    fill(con, rows, log, lambda source: f"{insert} ({select(rows, source)}) {own}", sizes, times)
     if table == "memory":
         bad = con.execute("delete from memory where timestamp_ns is null").fetchone() or (0,)
         lose(log, rows.path, bad[0], "no valid time")

@@ -177,6 +177,27 @@ def test_a_stack_is_no_part_of_a_kernels_name(tmp_path: Path) -> None:
     assert told[0] == told[1]
 
 
+def test_text_beside_a_database_has_the_steps_and_the_allocator(tmp_path: Path) -> None:
+    seen = captures(AGREEING)[0]
+    for run in ("text", "both"):
+        write_mindspore(seen, tmp_path / run, "text")
+    write_mindspore(seen, tmp_path / "both", "db")
+    told = []
+    for run in ("text", "both"):
+        assert ingest(tmp_path / run, tmp_path / f"{run}-store").is_complete
+        with closing(store.open(tmp_path / f"{run}-store")) as con:
+            asked = (
+                "select * exclude (run, capture) from steps",
+                "select step, count(*), sum(dur_ns) from kernels group by all",
+                "select source, component, count(*), sum(reserved_bytes), sum(allocated_bytes)"
+                " from memory group by all",
+            )
+            told.append([con.execute(f"{one} order by all").fetchall() for one in asked])
+    assert told[0] == told[1]
+    assert len(told[0][0]) == len(seen.steps)
+    assert "MindSpore+GE" in {row[1] for row in told[0][2]}
+
+
 def test_folders_of_ranks_and_what_lies_beside(tmp_path: Path) -> None:
     write_job(AGREEING, tmp_path / "job", forms=("ms_text",))
 
