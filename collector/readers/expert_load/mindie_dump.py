@@ -52,6 +52,7 @@ class _Config(msgspec.Struct):
     num_of_selected_experts: int | list[int] | None = None
     num_of_selected_expert: int | list[int] | None = None
     num_dangling_shared_experts: int | None = None
+    enable_dangling_shared_expert: object = None
     eplb_expert_map_file: str | None = None
 
     @property
@@ -94,7 +95,8 @@ def read_dump(
     """
     notes: list[str] = []
     config = _config(files, notes)
-    shared = max(0, config.num_dangling_shared_experts or 0)
+    is_apart = config.enable_dangling_shared_expert is not False
+    shared = max(0, config.num_dangling_shared_experts or 0) if is_apart else 0
     by_phase: dict[str, dict[int, SourceFile]] = {}
     for file in files:
         named = DUMPED.fullmatch(Path(file.path).name)

@@ -111,6 +111,9 @@ def test_shared_experts_outside_are_left_out(tmp_path: Path) -> None:
     write_dump(tmp_path, ranks, num_moe_layers=1, num_dangling_shared_experts=3)
     with pytest.raises(TraceNotFound, match="routed experts"):
         read(tmp_path)
+    off = {"num_dangling_shared_experts": 1, "enable_dangling_shared_expert": False}
+    write_dump(tmp_path, ranks, num_moe_layers=1, **off)
+    assert rows(read(tmp_path), "expert", "tokens") == [(0, 0), (1, 1), (2, 2)]
 
 
 def test_ranks_and_dumps_that_are_missing_are_told(tmp_path: Path) -> None:
