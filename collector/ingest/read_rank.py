@@ -322,6 +322,8 @@ def _run_readers(
         size = sum(sizes) // source.shared_by
         asked = fillable & tables if present else frozenset()
         wanted = asked - (filled - SHARED - COMPLETED)
+        if reader == MAIN_DB and source.framework == "mindspore" and "trace" in source.files:
+            wanted -= {"host_ops"}  # its steps and operators are in the timeline alone
         if not wanted or _is_spared(con, source, reader, wanted):
             advance(size)
             continue
@@ -372,11 +374,10 @@ def _is_spared(
         return False
     selection = source.selection
     if {"kernels", "host_ops"} <= selection.read:
-        # Where the DB told what the timeline would, gigabytes of JSON need no reading. MindSpore's
-        # has no steps, with which everything begins.
-        told = ("kernels", "host_ops", *(("steps",) if source.framework == "mindspore" else ()))
-        return not any(is_empty(con, table) for table in told)
-    if "main_db" in source.files and any(not is_empty(con, t) for t in TIMELINE & selection.read):
+        # Where the DB told what the timeline would, gigabytes of JSON need no reading.
+        return not is_empty(con, "kernels") and not is_empty(con, "host_ops")
+    has_steps = "main_db" in source.files and source.framework != "mindspore"
+    if has_steps and any(not is_empty(con, t) for t in TIMELINE & selection.read):
         return True
     return wanted == {"steps"} and not _needs_steps(con, selection)
 
