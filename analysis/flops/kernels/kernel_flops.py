@@ -18,7 +18,8 @@ FLOPs of fused attention from the shapes of its tensors.
 Forward: scores = Q K^T and result = scores V, two products over every pair of a query and a key:
 2 B N Sq Sk (Dqk + Dv). N Dqk is the width of the query, N Dv that of the result; so heads need not
 be known, nor whether keys are shared by several of them (GQA) or have another width than values
-(MLA). Backward: five products of that kind, the scores being computed again: 2.5 times the forward.
+(MLA). Rotated parts of query and key that are tensors of their own add to their width.
+Backward: five products of that kind, the scores being computed again: 2.5 times the forward.
 
 Which dimension is the sequence is told by the softmax's statistics, which the forward returns and
 the backward reads: (B, N, S, 8), or (T, N, 8) where sequences of many lengths lie one behind the
@@ -197,7 +198,26 @@ def _attention_backward(given: Sequence[Tensor | None], made: Sequence[Tensor | 
 def _first_three(given: Sequence[Tensor | None]) -> tuple[Tensor, Tensor, Tensor]:
     if len(given) < 3 or given[0] is None or given[1] is None or given[2] is None:
         raise Unresolved("shapes are missing")
-    return given[0], given[1], given[2]
+    query, key, value = given[0], given[1], given[2]
+    rotated = next(_rotated(query, key, given[3:]), None)
+    if rotated is None:
+        return query, key, value
+    return _wider(query, rotated[0]), _wider(key, rotated[1]), value
+
+
+def _rotated(query: Tensor, key: Tensor, among: Given) -> Iterator[tuple[Tensor, Tensor]]:
+    """Parts of all queries and keys that follow each other, as wide as these go together (MLA);
+    the softmax's statistics do so, too. A result and its gradient never stand side by side."""
+    for one, other in pairwise(among):
+        if one is None or other is None or one.shape[-1] == _STATISTIC:
+            continue
+        if (one.shape[:-1], other.shape[:-1]) == (query.shape[:-1], key.shape[:-1]):
+            if one.shape[-1] * key.shape[-1] == other.shape[-1] * query.shape[-1]:
+                yield one, other
+
+
+def _wider(tensor: Tensor, part: Tensor) -> Tensor:
+    return replace(tensor, shape=(*tensor.shape[:-1], tensor.shape[-1] + part.shape[-1]))
 
 
 def _statistic(among: Sequence[Tensor | None]) -> tuple[int, ...] | None:

@@ -122,9 +122,11 @@ def test_type_and_bytes_are_those_of_the_matrices() -> None:
 
 
 # Query, key, value; then the statistics that the forward returns.
-def attention(q: str, k: str, v: str, statistic: str, result: str = "") -> KernelFlops:
+def attention(
+    q: str, k: str, v: str, statistic: str, result: str = "", rotated: str = ""
+) -> KernelFlops:
     return flops(
-        "FlashAttentionScore", f"{q};{k};{v};;;;2048,2048;;;;;;;;",
+        "FlashAttentionScore", f"{q};{k};{v};;;;2048,2048;;;;;;;;{rotated}",
         f"{statistic};{statistic};;{result or q}", dtypes="",
     )  # fmt: skip
 
@@ -151,6 +153,11 @@ def test_attention_in_every_layout(
         found = attention(cell(q), cell(k), cell(v), statistic)
         assert (found.full, found.causal) == (expected, expected // 2)
         assert (found.tokens, found.sequence_length) == (b * s, s)
+        # The rotated halves as tensors of their own: scores take both, values neither.
+        apart = ";".join(cell((*map(int, one.split(",")[:-1]), int(one.split(",")[-1]) // 2))
+                         for one in (cell(q), cell(k)))  # fmt: skip
+        found = attention(cell(q), cell(k), cell(v), statistic, rotated=f";{apart}")
+        assert found.full == expected + pairs * width
 
 
 def test_attention_of_the_record() -> None:
@@ -161,6 +168,12 @@ def test_attention_of_the_record() -> None:
     given_ = f"{q};{k};{k};{q};2048,2048;{statistic};{statistic};;{q};;;;;;"
     backward = flops("FlashAttentionScoreGrad", given_, f"{q};{k};{k};;;")
     assert (backward.full, backward.causal) == (343597383680, 171798691840)
+    # Parts of queries and keys that are rotated stand behind all else; statistics are none.
+    head, shared, narrow = "1,16,4096,128", "1,8,4096,128", "1,16,4096,64;1,8,4096,64"
+    given_ = f"{head};{shared};{shared};{head};2048,2048;{statistic};{statistic};;{head};;;;;;"
+    for rotated, width in ("", 128), (f";;;{narrow}", 192):
+        found = flops("FlashAttentionScoreGrad", f"{given_}{rotated}", f"{head};{shared};{shared}")
+        assert found.full == 5 * 16 * 4096 * 4096 * (width + 128)
     # Without statistics: a sequence of one key would be no attention.
     alone = flops(
         "FlashAttentionScoreGrad", f"{q};{q};{q};{q};;;;2048,2048;;;;{q};;", f"{q};{q};{q};"
