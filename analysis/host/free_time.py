@@ -241,8 +241,9 @@ def host_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     if every and unknown:
         notes.append(
             Message(
-                "{share} of the free time is unknown: no launch of what ended it was recorded;"
-                " record CPU activities, too (`npuscope doctor`)",
+                "{share} of the free time is unknown: no launch of what ended it was recorded"
+                " (kernels within a graph have none); without CPU activities, record them, too"
+                " (`npuscope doctor`)",
                 share=percent(unknown / every),
             )
         )
@@ -252,8 +253,8 @@ def host_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
         row = slowest.row(0, named=True)
         notes.append(
             Message(
-                "the host of rank {rank} takes {pace} us for a launch in step {step}: kernels that"
-                " take less on average leave the device free",
+                "the host of rank {rank} takes {pace} us for a launch in step {step}: where what a"
+                " launch starts takes less on average, the device is free",
                 rank=row["rank"], step=row["step"], pace=f"{row['pace_ns'] / 1e3:,.1f}",
             )
         )  # fmt: skip

@@ -3,12 +3,13 @@
 -- Launches of kernels and operations, in the step in whose window the host's call starts. Lead: from a launch to the
 -- start of what it launched; where the device is free it is the latency of a launch alone, as a rule that of the lowest
 -- tenth. Queue: launched and not yet started, as a launch finds it. Pace: from the first to the
--- last launch without calls that wait for the device and without calls that a full queue blocked, over launches; the
--- smallest mean kernel time at which this host keeps up. A call is blocked for what it takes beyond ten times the step's
--- median while at least 1,000 tasks stand in the queue it puts one into: that of the framework, or of the device.
+-- last launch without calls that wait for the device and without calls that a full queue blocked, over launches; what
+-- one starts (a kernel, or all of a graph) must take as long on average for this host to keep up. A call is blocked for
+-- what it takes beyond ten times the step's median while at least 1,000 tasks stand in the queue it puts one into: that
+-- of the framework, or of the device.
 --
 -- title: Pace of the host
--- meaning: Lead of the host over the device, its queue, and the kernel time at which it keeps up.
+-- meaning: Lead of the host over the device, its queue, and its time for a launch.
 -- rows from: launches
 -- command: host --by pace
 -- table: host_pace

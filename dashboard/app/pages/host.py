@@ -139,7 +139,8 @@ with ahead:
             )
             page.table(lead, name="host_lead", title="The curve")
         page.text(
-            "Host time for a launch: the smallest mean kernel time at which this host keeps up."
+            "Host time for a launch: what one starts must take as long on average, or the device"
+            " is free."
         )
         page.table(pace, name="host_pace", title="Pace of the host")
 

@@ -38,7 +38,7 @@ def host(asked: Asked, by: By = "stage", *, top: TopOrAll = None) -> None:
       npuscope host ./profiles --by episode --rank 3      when it happened, the costliest first
       npuscope host ./profiles --by gain                  what a step gains without each cause
       npuscope host ./profiles --by call                  what keeps the host, at which line
-      npuscope host ./profiles --by pace                  the kernel time at which hosts keep up
+      npuscope host ./profiles --by pace                  what hosts take for a launch
       npuscope host ./profiles --by step --json           adds up to free_ns of `steps`
     """
     from npuscope.analysis.host.free_time import host_notes
