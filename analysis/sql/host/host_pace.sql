@@ -26,7 +26,7 @@
 --   call_p99_ns       bigint   length that one of a hundred calls exceeds
 --   queue_p50_count   bigint   median of tasks in the device's queue
 --   queue_max_count   bigint   most tasks in it
---   queue_full_ns     bigint   time in which calls were blocked by a full queue
+--   queue_full_ns     bigint   time between first and last launch in which calls were blocked by a full queue
 --   host_wait_ns      bigint   time between first and last launch in calls that wait for the device
 --   pace_ns           double   host time for a launch; NULL: fewer than two launches
 --   device_ns         double   device time from launch to launch: span of what was launched over launches
@@ -54,11 +54,10 @@ _queued as (
     from _moments
 ),
 _calls as (
-    select q.run, q.capture, q.rank, s.step, is_device, at_ns, until_ns, q.device_start_ns, greatest(depth, 0) as depth
+    select q.run, q.capture, q.rank, if(q.at_ns < s.window_end_ns, s.step, null) as step, is_device, at_ns, until_ns, q.device_start_ns, greatest(depth, 0) as depth
     from (select * from _queued where sign = 1) as q
     asof left join (select * from steps where window_start_ns is not null) as s
         on q.run = s.run and q.capture = s.capture and q.rank = s.rank and q.at_ns >= s.window_start_ns
-    where s.step is null or q.at_ns < s.window_end_ns
 ),
 _usual as (
     select *, median(until_ns - at_ns) over (partition by run, capture, rank, step, is_device) as usual_ns from _calls
@@ -70,36 +69,47 @@ _paces as (
         quantile_disc(until_ns - at_ns, [0.5, 0.99]) filter (where is_device) as calls,
         quantile_disc(depth, 0.5) filter (where is_device) as queue_p50_count,
         max(depth) filter (where is_device) as queue_max_count,
-        coalesce(sum(greatest(until_ns - at_ns - 10 * usual_ns, 0)) filter (where depth >= 1000), 0) as queue_full_ns,
         min(at_ns) filter (where is_device) as first_ns,
         max(at_ns) filter (where is_device) as last_ns,
         max(device_start_ns) - min(device_start_ns) as device_span_ns
     from _usual
     group by all
 ),
--- What each waiting call adds to the time in such calls: several threads may wait at once.
-_waits as (
-    select run, capture, rank, start_ns + dur_ns as end_ns, greatest(start_ns, coalesce(
-            max(start_ns + dur_ns) over (
-                partition by run, capture, rank order by start_ns, dur_ns rows between unbounded preceding and 1 preceding
-            ), start_ns)) as start_ns
+-- What each adds to the time in calls of its kind and of both: several threads may wait, or be blocked, at once.
+_held as (
+    select run, capture, rank, true as is_wait, start_ns, start_ns + dur_ns as end_ns
     from host_ops where kind = 'api' and name ilike 'aclrtSynchronize%' and dur_ns > 0
+    union all
+    select run, capture, rank, false, at_ns + cast(10 * usual_ns as bigint), until_ns
+    from _usual where depth >= 1000 and until_ns - at_ns > 10 * usual_ns
 ),
-_synced as (
-    select p.run, p.capture, p.rank, p.step, sum(least(end_ns, last_ns) - greatest(start_ns, first_ns)) as waiting_ns
-    from _paces as p join _waits as w on w.run = p.run and w.capture = p.capture and w.rank = p.rank
-        and w.start_ns < p.last_ns and w.end_ns > p.first_ns
-    where w.end_ns > w.start_ns
+_added as (
+    select *,
+        greatest(start_ns, max(end_ns) over (
+            partition by run, capture, rank, is_wait order by start_ns, end_ns rows between unbounded preceding and 1 preceding
+        )) as kind_from_ns,
+        greatest(start_ns, max(end_ns) over (
+            partition by run, capture, rank order by start_ns, end_ns rows between unbounded preceding and 1 preceding
+        )) as from_ns
+    from _held
+),
+_lost as (
+    select p.run, p.capture, p.rank, p.step,
+        sum(greatest(least(end_ns, last_ns) - greatest(kind_from_ns, first_ns), 0)) filter (where is_wait) as waiting_ns,
+        sum(greatest(least(end_ns, last_ns) - greatest(kind_from_ns, first_ns), 0)) filter (where not is_wait) as full_ns,
+        sum(greatest(least(end_ns, last_ns) - greatest(from_ns, first_ns), 0)) as lost_ns
+    from _paces as p join _added as a on a.run = p.run and a.capture = p.capture and a.rank = p.rank
+        and a.start_ns < p.last_ns and a.end_ns > p.first_ns
     group by all
 )
 select p.run, p.capture, p.rank, p.step, launch_count, leads[1] as lead_p10_ns, leads[2] as lead_p50_ns,
     leads[3] as lead_p90_ns, calls[1] as call_p50_ns, calls[2] as call_p99_ns,
     cast(queue_p50_count as bigint) as queue_p50_count, cast(queue_max_count as bigint) as queue_max_count,
-    cast(queue_full_ns as bigint) as queue_full_ns, cast(coalesce(waiting_ns, 0) as bigint) as host_wait_ns,
-    greatest(last_ns - first_ns - coalesce(waiting_ns, 0) - queue_full_ns, 0) / nullif(launch_count - 1, 0) as pace_ns,
+    cast(coalesce(full_ns, 0) as bigint) as queue_full_ns, cast(coalesce(waiting_ns, 0) as bigint) as host_wait_ns,
+    (last_ns - first_ns - coalesce(lost_ns, 0)) / nullif(launch_count - 1, 0) as pace_ns,
     device_span_ns / nullif(launch_count - 1, 0) as device_ns
 from _paces as p
-left join _synced as s on s.run = p.run and s.capture = p.capture and s.rank = p.rank
-    and s.step is not distinct from p.step
+left join _lost as l on l.run = p.run and l.capture = p.capture and l.rank = p.rank
+    and l.step is not distinct from p.step
 where launch_count > 0
 order by p.run, p.capture, p.rank, p.step nulls last
