@@ -153,7 +153,9 @@ def mfu(
         parts=pl.concat_list(
             pl.col("length_basis").fill_null("step of unknown length"),
             pl.format("peak of {}", pl.col("dtype").fill_null("bf16")),
-            pl.lit("causal attention is half of full, backward 2.5 x forward"),
+            pl.lit(
+                "causal attention is half of full where there is a mask, backward 2.5 x forward"
+            ),
             pl.when(pl.col("unresolved_kernel_ns") > 0).then(
                 pl.lit("kernel FLOPs without unresolved kernels")
             ),

@@ -49,8 +49,9 @@ Given = Sequence[Tensor | None]
 class KernelFlops:
     """FLOPs of one kernel with these tensors.
 
-    `full` counts all pairs of attention, `causal` those with the key not behind the query; they
-    differ in attention only, and `causal` is None where the shapes do not tell it. Both are None
+    `full` counts all pairs of attention, `causal` those with the key not behind the query where a
+    mask can leave out others; they differ in attention only, and `causal` is None where the shapes
+    do not tell it. Both are None
     where `reason` says why nothing is known. `dtype` is the first matrix's, in which the cube
     multiplies; `moved_bytes` all inputs and outputs once (None: a type is unknown);
     `tokens` and `sequence_length` of attention, all queries and those of one sequence;
@@ -164,6 +165,8 @@ def _blocked(x: Tensor, w: Tensor, y: Tensor) -> Product:
     return Product(2 * y.element_count * window_blocks * element, is_rounded=True)
 
 
+_TRUTH = ("bool", "uint8")
+_COMPRESSED = ((2048, 2048), (3072, 2048))  # masks of causal and band, and of prefix
 _STATISTIC = 8  # each maximum and sum is stored 8 times
 _WIDEST_HEAD = 768  # of fused attention; what is wider is all heads of a token
 
@@ -184,13 +187,13 @@ class _Scores:
 def _attention_forward(given: Sequence[Tensor | None], made: Sequence[Tensor | None]) -> _Scores:
     """FlashAttentionScore: query, key, value in; statistics and result out. Raises Unresolved."""
     query, key, value = _first_three(given)
-    return _scores(query, key, value, _statistic(made), _lengths(given))
+    return _scores(query, key, value, _statistic(made), given[3:])
 
 
 def _attention_backward(given: Sequence[Tensor | None], made: Sequence[Tensor | None]) -> _Scores:
     """FlashAttentionScoreGrad: it reads the statistics of its forward. Raises Unresolved."""
     query, key, value = _first_three(given)
-    scores = _scores(query, key, value, _statistic(given), _lengths(given))
+    scores = _scores(query, key, value, _statistic(given), given[3:])
     causal = None if scores.causal is None else scores.causal * 5 // 2
     return replace(scores, full=scores.full * 5 // 2, causal=causal)
 
@@ -229,12 +232,21 @@ def _statistic(among: Sequence[Tensor | None]) -> tuple[int, ...] | None:
     return None
 
 
-def _lengths(given: Sequence[Tensor | None]) -> list[Tensor]:
+def _lengths(others: Given) -> list[Tensor]:
     """Lists of sequence lengths: the integer vectors."""
     return [
-        one for one in given[3:]
-        if one is not None and one.dtype == "int64" and len(one.shape) == 1
-    ]  # fmt: skip
+        one for one in others if one is not None and one.dtype == "int64" and len(one.shape) == 1
+    ]
+
+
+def _is_masked(others: Given, queries: int, keys: int) -> bool:
+    """Whether one can be a mask: of truth values, of every query and key, or compressed."""
+    return any(
+        one is not None
+        and len(one.shape) > 1
+        and (one.dtype in _TRUTH or one.shape[-2:] in ((queries, keys), *_COMPRESSED))
+        for one in others
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,12 +264,10 @@ def _scores(
     key: Tensor,
     value: Tensor,
     statistic: tuple[int, ...] | None,
-    lengths: list[Tensor],
+    others: Given,
 ) -> _Scores:
-    found = {
-        _counted(sizes)
-        for sizes in _layouts(query.shape, key.shape, value.shape, statistic, lengths)
-    }
+    layouts = _layouts(query.shape, key.shape, value.shape, statistic, _lengths(others))
+    found = {_counted(sizes, others) for sizes in layouts}
     if not found:
         raise Unresolved("the shapes are not those of attention")
     if len(found) > 1:
@@ -265,9 +275,11 @@ def _scores(
     return found.pop()
 
 
-def _counted(s: _Sizes) -> _Scores:
+def _counted(s: _Sizes, others: Given) -> _Scores:
     full = 2 * s.batch * s.queries * s.keys * (s.key_width + s.value_width)
     causal = full // 2 if s.queries == s.keys else None
+    if not _is_masked(others, s.queries, s.keys):
+        causal = full
     return _Scores(full, causal, s.batch * s.queries, s.queries)
 
 

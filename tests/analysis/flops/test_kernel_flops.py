@@ -189,6 +189,13 @@ def test_as_many_heads_as_positions_can_be_either() -> None:
 def test_attention_over_more_keys_than_queries_has_no_causal_count() -> None:
     found = attention("1,64,256", "1,128,256", "1,128,256", "1,2,64,8")
     assert (found.full, found.causal) == (2 * 2 * 64 * 128 * 256, None)
+    for mask, share in (("", 1), ("1,1,64,64", 2), ("70,70", 2), ("2048,2048", 2)):
+        found = flops(
+            "FlashAttentionScore", f"1,64,256;1,64,256;1,64,256;;;;{mask};;", "1,2,64,8;1,2,64,8",
+            dtypes=";".join(["DT_BF16"] * 6 + ["BOOL" if mask == "70,70" else "DT_BF16"]),
+        )  # fmt: skip
+        assert found.full == 2 * 2 * 64 * 64 * 256
+        assert found.causal == found.full // share
 
 
 def test_sequences_one_behind_the_other() -> None:

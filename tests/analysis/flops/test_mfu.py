@@ -258,10 +258,15 @@ def test_clocks_without_cycles_are_the_counter_s() -> None:
 
 
 def test_keys_beside_queries_leave_causal_unknown() -> None:
-    ring = {
-        **GRADIENT, "input_shapes": "1,64,1024;1,32,1024;1,32,1024;1,64,1024;;1,8,64,8;1,8,64,8"
-    }  # fmt: skip
+    """What a mask leaves is not in its shape. Without one no pair is left out."""
+    shapes = "1,64,1024;1,32,1024;1,32,1024;1,64,1024;{};1,8,64,8;1,8,64,8"
+    ring = {**GRADIENT, "input_shapes": shapes.format("")}
     found = mfu(one_rank(MATMUL, ring))
+    (row,) = found.rows.to_dicts()
+    assert row["attention_flops_causal"] == row["attention_flops_full"] == 5 * 64 * 32 * 2048
+    assert row["kernel_mfu_causal_ratio"] == row["kernel_mfu_full_ratio"]
+    assert not any("mask" in note for note in found.notes)
+    found = mfu(one_rank(MATMUL, {**ring, "input_shapes": shapes.format("2048,2048")}))
     (row,) = found.rows.to_dicts()
     assert row["attention_flops_full"] == 5 * 64 * 32 * 2048
     assert row["attention_flops_causal"] is row["kernel_mfu_causal_ratio"] is None
