@@ -16,13 +16,20 @@ from .shared_axis import Extent
 from .tiles import tile_ns
 
 _SERIES = """
-    select 'memory' as kind, source || ' ' || component as name, 'bytes' as unit,
-        timestamp_ns as at_ns,
-        cast(coalesce(reserved_bytes, allocated_bytes) as double) as value
-    from memory where {place} and rank = ? and timestamp_ns is not null
-    union all
-    select 'counter', name, coalesce(series, ''), timestamp_ns, value
-    from counters where {place} and rank = ? and timestamp_ns is not null"""
+    with
+    _read as (
+        select 'memory' as kind, source || ' ' || component as name, 'bytes' as unit, device_id,
+            timestamp_ns as at_ns,
+            cast(coalesce(reserved_bytes, allocated_bytes) as double) as value
+        from memory where {place} and rank = ? and timestamp_ns is not null
+        union all
+        select 'counter', name, coalesce(series, ''), device_id, timestamp_ns, value
+        from counters where {place} and rank = ? and timestamp_ns is not null
+    ),
+    _devices as (select count(distinct device_id) > 1 as are_several from _read)
+    select kind, concat(name, if(are_several, ' of device ' || device_id, null)) as name, unit,
+        at_ns, value
+    from _read, _devices where name is not null"""
 
 
 @dataclass(frozen=True, slots=True)

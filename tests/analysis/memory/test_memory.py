@@ -10,6 +10,8 @@ import pytest
 from npuscope.analysis import query
 from npuscope.analysis.catalog import metric
 from npuscope.analysis.scope import Scope
+from npuscope.analysis.timeline.series import rank_series
+from npuscope.analysis.timeline.shared_axis import extent
 from npuscope.errors import UsageError
 from tests.analysis.memory.memory_twins import Block, Record, tables, window
 from tests.analysis.tables import connect, fill
@@ -74,6 +76,13 @@ def test_devices_sources_and_ranks_have_curves_of_their_own() -> None:
                       (7, "record", 0, 3)]  # fmt: skip
     assert query.memory(con, top=1).select("rank", "device_id").rows() == [(0, 0), (7, 0)]
     assert query.memory(con, Scope(rank=7)).height == 1
+    curves = rank_series(con, extent(con, run="job", capture="c"), 0)
+    assert [(one.name, one.value.tolist()) for one in curves] == [
+        ("module PTA of device 0", [9]), ("record PTA of device 0", [1]),
+        ("record PTA of device 1", [5]),
+    ]  # fmt: skip
+    one_device = rank_series(con, extent(con, run="job", capture="c"), 7)
+    assert [one.name for one in one_device] == ["record PTA"]
 
 
 def test_streams_share_the_totals_of_their_device() -> None:
