@@ -73,8 +73,7 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
     found = flops_of(*(row[name] for name in SHAPE))
     if found is not None:
         own = class_of(row["type"], row["core"], found.family)
-        flops = found.full if found.causal is None else found.causal
-        return own, flops, found.moved_bytes, found.dtype
+        return own, found.causal, found.moved_bytes, found.dtype
     own = class_of(row["type"], row["core"], None)
     try:
         given = tensors(row["input_shapes"], row["input_dtypes"], row["input_formats"])

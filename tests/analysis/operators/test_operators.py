@@ -146,6 +146,12 @@ def test_headroom_is_what_the_best_of_the_like_would_leave() -> None:
     assert rows["1024,4096"]["basis"] == rows["4096,1024"]["basis"] == "roofline"
     assert rows["1024,4096"]["headroom_high_ns"] == rows["4096,1024"]["headroom_low_ns"] == 0
     assert learnt(con)["rate"].to_list() == [pytest.approx(2 * 1024 * 2048 * 4096 / 150_000)]
+    # What a mask leaves of more keys than queries is unknown here as in `mfu --by kernel`.
+    fill(con, "kernels", [kernel(300_000, 9_000, 1, type="FlashAttentionScore", core="MIX_AIC",
+        input_shapes="1,64,1024;1,128,1024;1,128,1024;;;;2048,2048",
+        output_shapes="1,8,64,8;1,8,64,8;;1,64,1024")])  # fmt: skip
+    attention = operator_headroom(con).filter(type="FlashAttentionScore")
+    assert attention["flops"].to_list() == [None] == attention["flops_ratio"].to_list()
 
 
 def test_a_table_of_better_captures_raises_the_headroom_and_merges_in_any_order() -> None:
