@@ -49,17 +49,19 @@ class Series:
 
 
 def rank_series(con: duckdb.DuckDBPyConnection, at: Extent, rank: int) -> tuple[Series, ...]:
-    """Every curve of a rank that ever changes or is of memory."""
+    """Every curve of a rank that ever changes, and of memory every one that ever holds any."""
     ahead = dict(at.ranks["rank", "ahead_ns"].rows()).get(rank, 0)
     zero = at.window_ns[0] if at.window_ns else 0
-    read = frame(con, _SERIES.format(place=at.place), [rank, rank]).drop_nulls("value")
+    read = frame(con, _SERIES.format(place=at.place), [rank, rank]).filter(
+        pl.col("value").is_finite()
+    )
     placed = read.with_columns(pl.col("at_ns") - (ahead + zero)).sort("at_ns", maintain_order=True)
     curves = placed.partition_by("kind", "name", "unit", as_dict=True, maintain_order=True)
     found = []
     for (kind, name, unit), rows in curves.items():
         value = rows["value"].to_numpy()
         low, high = float(value.min()), float(value.max())
-        if kind == "memory" or low < high:
+        if low < high or (kind == "memory" and high > 0):
             times = rows["at_ns"].to_numpy().astype(np.int64)
             found.append(Series(str(kind), str(name), str(unit), times, value, low, high))
     return tuple(sorted(found, key=lambda one: (one.kind != "memory", one.name, one.unit)))

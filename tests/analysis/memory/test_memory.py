@@ -68,6 +68,9 @@ def test_devices_sources_and_ranks_have_curves_of_their_own() -> None:
         Record(1, 1, 1, device_id=0), Record(2, 5, 5, device_id=1), Record(3, 3, 3, rank=7),
         Record(4, None, 9, source="module"),
     ])  # fmt: skip
+    idle, gaps = float("nan"), {"name": "Freq", "series": "MHz", "rank": 7}
+    fill(con, "counters", [{**gaps, "timestamp_ns": t, "value": value}
+                           for t, value in ((1, 1.0), (2, idle), (3, 2.0))])  # fmt: skip
 
     found = query.memory(con)
 
@@ -82,7 +85,9 @@ def test_devices_sources_and_ranks_have_curves_of_their_own() -> None:
         ("record PTA of device 1", [5]),
     ]  # fmt: skip
     one_device = rank_series(con, extent(con, run="job", capture="c"), 7)
-    assert [one.name for one in one_device] == ["record PTA"]
+    assert [(one.name, one.most) for one in one_device] == [("record PTA", 3), ("Freq", 2)]
+    fill(con, "memory", [Record(t, None, 0, source="module", rank=8).row for t in (1, 2)])
+    assert rank_series(con, extent(con, run="job", capture="c"), 8) == ()
 
 
 def test_streams_share_the_totals_of_their_device() -> None:
