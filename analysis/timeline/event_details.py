@@ -10,10 +10,21 @@ import polars as pl
 from ..views import frame, has_view
 from .shared_axis import Extent
 
-_TABLES = {"stream": "kernels", "group": "comm_ops", "host": "host_ops"}
+# Where an event of a kind stands, the key of its track and its name there, as in rank_events.
+_TABLES = {
+    "stream": ("kernels", "cast(stream_id as varchar)", "coalesce(type, name, 'kernel')"),
+    "group": ("comm_ops", "group_hash", "coalesce(op_type, name, 'operation')"),
+    "host": (
+        "host_ops",
+        "concat(cast(process_id as varchar), '/', cast(thread_id as varchar))",
+        "coalesce(name, kind)",
+    ),
+}
+# Of several that start and last so (a call and the one that it is made of) the one that is meant.
 _ROW = """
     select * exclude (run, capture, rank) from {table}
-    where {place} and rank = ? and start_ns = ? and dur_ns = ? limit 1"""
+    where {place} and rank = ? and start_ns = ? and dur_ns = ?
+    order by coalesce({key}, '') <> ?, {name} <> ? limit 1"""
 _LAUNCH = """
     select api_name, operator_name, api_start_ns, operator_start_ns, latency_ns,
         cast(operator_thread_id as varchar) as operator_thread_id,
@@ -32,14 +43,23 @@ _MEMBERS = """
 
 def event_columns(con: duckdb.DuckDBPyConnection) -> list[str]:
     """Columns that `row` of the details of an event may have."""
-    columns = {name for table in _TABLES.values() for name in con.table(table).columns}
+    columns = {name for table, *_ in _TABLES.values() for name in con.table(table).columns}
     return sorted(columns)
 
 
 def event_details(
-    con: duckdb.DuckDBPyConnection, at: Extent, rank: int, kind: str, start_ns: int, dur_ns: int
+    con: duckdb.DuckDBPyConnection,
+    at: Extent,
+    rank: int,
+    kind: str,
+    start_ns: int,
+    dur_ns: int,
+    *,
+    key: str = "",
+    name: str = "",
 ) -> dict[str, Any] | None:
     """What is known of the event of a `kind` of track that starts and lasts so; None: none does.
+    Of several it is that of the track with this `key`, by that `name`.
 
     `start_ns`, and all instants of the answer, are on the shown clock from the capture's first
     moment. row: its columns but the unknown ones. launch: what launched it, and from where
@@ -49,11 +69,12 @@ def event_details(
     moves = dict(at.ranks["rank", "ahead_ns"].rows())
     zero = at.window_ns[0] if at.window_ns else 0
     own = start_ns + zero + moves.get(rank, 0)
-    query = _ROW.format(table=_TABLES[kind], place=at.place)
-    rows = frame(con, query, [rank, own, dur_ns]).to_dicts()
+    table, key_of, name_of = _TABLES[kind]
+    query = _ROW.format(table=table, place=at.place, key=key_of, name=name_of)
+    rows = frame(con, query, [rank, own, dur_ns, key, name]).to_dicts()
     if not rows:
         return None
-    row = {name: value for name, value in rows[0].items() if value not in (None, "", [], {})}
+    row = {column: value for column, value in rows[0].items() if value not in (None, "", [], {})}
 
     def placed(moment: int | None, of: int = rank) -> int | None:
         return None if moment is None else moment - zero - moves.get(of, 0)
@@ -64,7 +85,7 @@ def event_details(
         asked = [rank, own, own + max(dur_ns - 1, 0)]
         found = con.execute(_LAUNCHED.format(place=at.place, by=by), asked).fetchall()
         told["launched"] = [
-            {"start_ns": placed(one), "target": what, "name": name} for one, what, name in found
+            {"start_ns": placed(one), "target": what, "name": of} for one, what, of in found
         ]
     elif "connection_id" in row:
         asked = [rank, own, row["connection_id"]]
@@ -89,8 +110,8 @@ def event_details(
     if has_view(con, "arrivals") and told["members"]:
         starts = [one["start_ns"] for one in told["members"]]
         told["waited_ns"] = max(starts) - start_ns
-    for name in ("start_ns", "device_id", "connection_id"):
-        row.pop(name, None)
+    for column in ("start_ns", "device_id", "connection_id"):
+        row.pop(column, None)
     pmu = row.pop("pmu", None)
     told["row"] = row | ({"pmu": {str(k): v for k, v in pmu} if isinstance(pmu, list) else pmu}
                          if pmu else {})  # fmt: skip

@@ -137,6 +137,10 @@ class _Asked:
             raise _Refused(400)
         return text
 
+    def hint(self, name: str) -> str:
+        """What only chooses among several that fit, so that anything will do."""
+        return self._params.get(name, "")
+
     def word(self, name: str, words: Sequence[str]) -> str:
         """One of some words."""
         text = self._params.get(name, "")
@@ -347,7 +351,9 @@ def _event(asked: _Asked) -> Response:
     dur_ns = asked.number("dur_ns", 1, _LAST_NS)
     at = asked.extent()
     with sources.opened(asked.path, asked.version).borrowed() as con:
-        found = event_details.event_details(con, at, rank, kind, start_ns, dur_ns)
+        found = event_details.event_details(
+            con, at, rank, kind, start_ns, dur_ns, key=asked.hint("key"), name=asked.hint("name")
+        )
     if found is None:
         raise _Refused(404)
     return _json(found)

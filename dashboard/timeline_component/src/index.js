@@ -214,6 +214,7 @@ class Mounted {
     if (event.count > 1 || !["stream", "group", "host"].includes(track.kind)) return;
     const told = await this.sideOf(event).tiles.json("event", {
       rank, kind: track.kind, start_ns: event.start, dur_ns: event.dur,
+      key: track.key, name: event.name,
     });
     if (this.selection !== event) return;
     this.told = told;

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import duckdb
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npuscope.analysis.timeline import bins, events, shared_axis
+from npuscope.analysis.timeline import bins, event_details, events, rank_events, shared_axis
 from npuscope.analysis.timeline.bins import kept_bins, live_bins
 from tests.analysis.tables import Event, connect, fill, insert
 
@@ -123,3 +124,45 @@ def test_nothing_recorded_is_no_window() -> None:
     assert at.window_ns is None
     assert bins.overview(con, at).cells.is_empty()
     assert events.event_bounds(con, at, window_ns=(0, 10)) == (0, 0)
+
+
+@pytest.mark.slow
+def test_of_events_that_begin_and_end_together_the_one_meant_is_told() -> None:
+    """A call and the only one it is made of, kernels on two streams, operations of two groups."""
+    con = connect()
+    fill(con, "ranks", [{"rank": 0, "clock": "epoch"}])
+    where = {"start_ns": 5 * MS, "dur_ns": MS, "is_compute": True}
+    fill(con, "kernels", [
+        {**where, "stream_id": stream, "type": kind, "task_id": 10 * stream + (kind == "Mul")}
+        for stream in (2, 3) for kind in ("Add", "Mul")
+    ])  # fmt: skip
+    del where["is_compute"]
+    fill(con, "comm_ops", [
+        {**where, "op_type": "send", "name": f"send_{group}", "group_hash": group}
+        for group in (None, "1", "2")
+    ])  # fmt: skip
+    fill(con, "host_ops", [
+        {**where, "kind": kind, "name": name, "process_id": process, "thread_id": thread,
+         "module": f"{process}/{thread}/{name or kind}"}
+        for process, thread in ((1, 1), (1, 2), (None, 2))
+        for kind, name in (("api", "launch"), ("api", "hcom_send_"), ("gc", None))
+    ])  # fmt: skip
+    at = shared_axis.extent(con, **PLACE)
+    told = set()
+    for drawn in (rank_events.device_events(con, at, 0), rank_events.host_events(con, at, 0)):
+        track_of = np.repeat(drawn.lane_track, np.diff(drawn.lane_first))
+        for number in range(drawn.count):
+            track, name = drawn.tracks[track_of[number]], drawn.names[drawn.name[number]]
+            if track.kind == "overlap":
+                continue
+            found = event_details.event_details(
+                con, at, 0, track.kind, int(drawn.start[number]), int(drawn.dur[number]),
+                key=track.key, name=name,
+            )  # fmt: skip
+            assert found is not None
+            row = found["row"]
+            own = row.get("task_id") or row.get("name") if track.kind != "host" else row["module"]
+            told.add((track.kind, own))
+            if track.kind == "host":
+                assert own.replace("None", "") == f"{track.key}/{name}"
+    assert len(told) == 4 + 3 + 9
