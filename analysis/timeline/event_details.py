@@ -33,8 +33,11 @@ _LAUNCH = """
     where {place} and rank = ? and device_start_ns = ? and connection_id = ? limit 1"""
 _LAUNCHED = """
     select device_start_ns, target, target_name from launches
-    where {place} and rank = ? and {by} between ? and ? and device_start_ns is not null
+    where {place} and rank = ? and {by} between ? and ? and {thread} is not distinct from ?
+        and device_start_ns is not null
     order by device_start_ns limit 200"""
+# By which times and thread of a launch it belongs to a call of that kind; else by those of its API.
+_CALLERS = {"operator": "operator_{0}", "python": "coalesce(operator_{0}, api_{0})"}
 _MEMBERS = """
     select rank, start_ns, dur_ns from comm_ops
     where {place} and name = ? and group_hash is not distinct from ?
@@ -81,11 +84,14 @@ def event_details(
 
     told: dict[str, Any] = {"launch": None, "launched": [], "members": []}
     if kind == "host":
-        by = "operator_start_ns" if row.get("kind") == "operator" else "api_start_ns"
-        asked = [rank, own, own + max(dur_ns - 1, 0)]
-        found = con.execute(_LAUNCHED.format(place=at.place, by=by), asked).fetchall()
+        of = _CALLERS.get(row.get("kind", ""), "api_{0}")
+        query = _LAUNCHED.format(
+            place=at.place, by=of.format("start_ns"), thread=of.format("thread_id")
+        )
+        asked = [rank, own, own + max(dur_ns - 1, 0), row.get("thread_id")]
+        found = con.execute(query, asked).fetchall()
         told["launched"] = [
-            {"start_ns": placed(one), "target": what, "name": of} for one, what, of in found
+            {"start_ns": placed(one), "target": what, "name": whose} for one, what, whose in found
         ]
     elif "connection_id" in row:
         asked = [rank, own, row["connection_id"]]

@@ -127,7 +127,9 @@ def test_nothing_recorded_is_no_window() -> None:
 
 
 @pytest.mark.slow
-def test_of_events_that_begin_and_end_together_the_one_meant_is_told() -> None:
+def test_events_that_begin_and_end_together_tell_of_themselves_and_what_their_thread_launched() -> (
+    None
+):
     """A call and the only one it is made of, kernels on two streams, operations of two groups."""
     con = connect()
     fill(con, "ranks", [{"rank": 0, "clock": "epoch"}])
@@ -145,8 +147,19 @@ def test_of_events_that_begin_and_end_together_the_one_meant_is_told() -> None:
         {**where, "kind": kind, "name": name, "process_id": process, "thread_id": thread,
          "module": f"{process}/{thread}/{name or kind}"}
         for process, thread in ((1, 1), (1, 2), (None, 2))
-        for kind, name in (("api", "launch"), ("api", "hcom_send_"), ("gc", None))
+        for kind, name in (("api", "launch"), ("operator", "send"), ("python", "f"), ("gc", None))
     ])  # fmt: skip
+    # Operators of two threads, whose calls a third one makes later or at once.
+    fill(con, "launches", [
+        {"operator_start_ns": 5 * MS + 1, "operator_thread_id": of, "api_thread_id": by,
+         "api_start_ns": at, "device_start_ns": 8 * MS, "target": "kernel",
+         "target_name": f"{of} {by}"}
+        for of, by, at in ((1, 2, 5 * MS + 2), (2, 1, 5 * MS + 2), (2, 3, 9 * MS))
+    ])  # fmt: skip
+    by_thread = {
+        "operator": {1: ["1 2"], 2: ["2 1", "2 3"]}, "api": {1: ["2 1"], 2: ["1 2"]},
+    }  # fmt: skip
+    by_thread["python"] = by_thread["operator"]
     at = shared_axis.extent(con, **PLACE)
     told = set()
     for drawn in (rank_events.device_events(con, at, 0), rank_events.host_events(con, at, 0)):
@@ -165,4 +178,6 @@ def test_of_events_that_begin_and_end_together_the_one_meant_is_told() -> None:
             told.add((track.kind, own))
             if track.kind == "host":
                 assert own.replace("None", "") == f"{track.key}/{name}"
-    assert len(told) == 4 + 3 + 9
+                launched = by_thread.get(row["kind"], by_thread["api"])[row["thread_id"]]
+                assert sorted(one["name"] for one in found["launched"]) == launched
+    assert len(told) == 4 + 3 + 12
