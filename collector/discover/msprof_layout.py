@@ -126,8 +126,11 @@ def newest_export(files: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
         return (int(found[1]) if found else -1, file.path)
 
     def written(file: SourceFile) -> tuple[str, int]:
-        found = _STAMP.search(Path(file.path).name)
-        return (found[1] if found else "", piece(file)[0])
+        name = Path(file.path).name
+        found = _STAMP.search(name)
+        # The framework's own, which has no stamp, holds what msprof's copy does and more.
+        is_framework = not found and not _OF_MSPROF.fullmatch(name)
+        return ("~" if is_framework else found[1] if found else "", piece(file)[0])
 
     numbers = [piece(file)[0] for file in files]
     kept = list(files)

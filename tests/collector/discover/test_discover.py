@@ -232,6 +232,10 @@ def test_only_the_newest_export_of_several_counts(tmp_path: Path) -> None:
         "op_summary_slice_0_20250102000000.csv",
         "op_summary_slice_1_20250102000000.csv",
     ]
+    # A framework's table, which knows steps, counts before msprof's of the same kernels.
+    (output / "kernel_details.csv").write_text(KERNELS)
+    (source,) = discover(tmp_path).ranks
+    assert [Path(file.path).name for file in source.files["kernels"]] == ["kernel_details.csv"]
 
 
 def test_slices_with_times_of_their_own_are_one_table(tmp_path: Path) -> None:
