@@ -61,15 +61,19 @@ class Asked:
 class Ready:
     """A pipeline with all that other orders of it need.
 
-    spans_ns: from the first pass to the last one, by step. step_ns: mean of the job's steps that
-    are no warm-up, with all that is no pass. end_bytes: memory by stage at the end of a step;
-    empty: unknown.
+    factual: the order that ran with the times of its own entries; again_ns: how long it takes by
+    column executed as others are, which their passes are held against: what has its place in the
+    entries that ran alone, as what a rank waits for another's slow link, is in neither. spans_ns:
+    from the first pass to the last one, by step. step_ns: mean of the job's steps that are no
+    warm-up, with all that is no pass. end_bytes: memory by stage at the end of a step; empty:
+    unknown.
     """
 
     pipeline: Pipeline
     measured: Measured
     facts: Facts
     factual: Tried
+    again_ns: Times
     spans_ns: Times
     step_ns: float
     end_bytes: tuple[float, ...]
@@ -161,7 +165,8 @@ def ready_in(
     levels = frame(con, _LEVELS, chosen).rows()
     kept, ends = _memory(found, levels, factual)
     facts = replace(facts, kept_bytes=kept)
-    return Ready(pipeline, found, facts, factual, spans_ns, step_ns, ends)
+    again_ns = run(found, facts, replace(order)).lengths_ns
+    return Ready(pipeline, found, facts, factual, again_ns, spans_ns, step_ns, ends)
 
 
 def _memory(
@@ -285,7 +290,9 @@ def those_that_go(
 # the usual gaps of its devices and the usual lags of its links: how far its step lies from the
 # measured one is the error of what follows. The others are executed alike: of their passes each
 # takes its share of what the same layers took, but what slow ranks make of it stays with these; the
-# step takes as much longer or shorter. 1F1B alone sends before it receives as it fills and drains.
+# step takes as much longer or shorter as they do than the order that ran executed so, of which the
+# distance to the measured step is in the range. 1F1B alone sends before it receives as it fills and
+# drains.
 # Where gradients of weights are made in passes of their own, and were not, or the other way round,
 # chunks are more or fewer, or layers move, what reducing them then takes longer or shorter behind
 # the last pass counts, too: with each reduction of as many layers as long as measured and ready at
@@ -348,22 +355,23 @@ _SCHEMA: dict[str, type[pl.DataType] | pl.DataType] = {
 
 def _row(job: Ready, asked: Asked, done: Tried) -> dict[str, object]:
     found = job.measured
-    factual, lengths, low, high = (
+    factual, again, lengths, low, high = (
         found.by_step(one)
         for one in (
-            job.factual.lengths_ns, done.lengths_ns + done.behind_ns, done.low_ns, done.high_ns
+            job.factual.lengths_ns, job.again_ns, done.lengths_ns + done.behind_ns, done.low_ns,
+            done.high_ns,
         )
     )  # fmt: skip
     order = asked.order
     numbers = {(r, one.micro_batch) for r, route in enumerate(order.routes)
                for device, chunk in route[:1] for entry in order.orders[device] for one in entry
                if one.chunk == chunk}  # fmt: skip
-    error_ns = float(np.abs(factual - job.spans_ns).mean())
+    error_ns = max(float(np.abs(one - job.spans_ns).mean()) for one in (factual, again))
     if asked.name == MEASURED:
         predicted = job.step_ns + float((factual - job.spans_ns).mean())
         margin = error_ns
     else:
-        change = lengths - factual
+        change = lengths - again
         predicted = job.step_ns + float(change.mean())
         # Passes beyond those that ran repeat these, and may be off by twice as much.
         repeated = max(1 - found.micro_batches / len(numbers), 0.0)
@@ -401,7 +409,7 @@ def _row(job: Ready, asked: Asked, done: Tried) -> dict[str, object]:
 def _same_work_ns(job: Ready, micro_batches: int) -> float | None:
     """What the schedule that ran takes with so many micro-batches; None: it cannot have these."""
     if micro_batches == job.measured.micro_batches:
-        return float(job.factual.lengths_ns.mean())
+        return float(job.again_ns.mean())
     named = job.pipeline.named
     try:
         order = schedule(named.name, job.measured.devices, micro_batches, named.chunks)

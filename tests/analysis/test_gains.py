@@ -34,6 +34,7 @@ from tests.analysis.replay.replayed_jobs import (
     SMALL,
     TABLES,
     compared,
+    mean_of,
     replayed,
     tables,
 )
@@ -127,6 +128,13 @@ def test_a_slow_link_and_a_slow_host_come_first_with_what_they_cost() -> None:
     check_first(four, "slow_links", "link:1=", **SLOW_END)
     first = findings(tables(replace(four, **SLOW_END)))[0]
     assert first.statement.startswith("3 of 3 HCCS links of rank 1 move ")
+    # What a slow link between stages costs, no other schedule of the pipeline gains.
+    slow = replace(SMALL, layers=4, dp=4, micro_batches=4, slow_link=(1, 5), slow_link_factor=20.0)
+    listed = {one.name: one for one in findings(tables(slow))}
+    assert listed["slow_links"].changes and not listed["pipeline_bubble"].changes
+    row = mean_of(tables(slow), replayed(slow), "schedule=zb-h1")
+    truth_ns = step_ns(replace(slow, schedule="zb-h1"))
+    assert row["predicted_step_ns"] == pytest.approx(truth_ns, rel=0.01)
 
 
 @pytest.mark.slow
