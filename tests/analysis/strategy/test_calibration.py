@@ -79,6 +79,14 @@ def test_what_nothing_shows_is_kept() -> None:
     rows = calibration(con)
     assert rows["value"].null_count() == len(rows) == len(default_constants())
     assert calibrated(rows) == default_constants()
+    # Attention over all pairs has no triangle: blocks of context parallel off the diagonal.
+    fill(con, "ranks", [_RANK])
+    fill(con, "kernels", [kernel(
+        0, 500_000, 1, type="FlashAttentionScore", core="MIX_AIC", block_count=20,
+        input_shapes="1,2048,1024;1,4096,1024;1,4096,1024;;;;;;", input_dtypes="DT_BF16",
+        output_shapes="1,8,2048,8;1,8,2048,8;;1,2048,1024", output_dtypes="FLOAT",
+    )] * 3)  # fmt: skip
+    assert _values(con) == {}
 
 
 def test_a_prediction_by_measured_constants() -> None:
