@@ -110,7 +110,8 @@ def left_out(runs: list[Run], start: Constants, family: str) -> dict[str, dict[s
 def intervals(
     runs: list[Run], predictions: Mapping[str, Mapping[str, float]]
 ) -> dict[str, dict[str, float]]:
-    """Half widths that hold 90 % of the left-out errors of a stratum, at least five of them."""
+    """Half widths that hold 90 % of the left-out errors of a stratum; where it has fewer than five,
+    all of these and 90 % of those of all strata."""
     errors: dict[tuple[str, str], list[float]] = {}
     for run in runs:
         kind, found, told = stratum(job_of_record(run)), predictions[run["id"]], run["measured"]
@@ -125,30 +126,43 @@ def intervals(
     widths: dict[str, dict[str, float]] = {}
     for kind in ("full dense", "full experts", "cut dense", "cut experts"):
         for figure in ("time", "peak", "allocated"):
-            own = errors.get((kind, figure), [])
-            own = own if len(own) >= 5 else errors["all", figure]
+            own, least = errors.get((kind, figure), []), 0.01
+            if len(own) < 5:
+                own, least = errors["all", figure], max([least, *own])
             held = float(np.quantile(own, COVERED, method="higher"))
-            widths.setdefault(kind, {})[figure] = round(max(held, 0.01), 3)
+            widths.setdefault(kind, {})[figure] = round(max(held, least), 3)
     return widths
 
 
 def coverage(runs: list[Run], predictions: Mapping[str, Mapping[str, float]]) -> str:
-    """Which share of left-out runs the committed intervals hold."""
+    """Which share of runs is held by intervals of the errors of all other families."""
     said = []
-    for figure, ours, theirs, counts in (
-        ("step_s", "ms", "ms", "headline_time"),
-        ("first_peak_bytes", "mb", "mb_peak", "headline_memory"),
-        ("allocated_bytes", "mb_alloc", "mb_alloc", "headline_memory"),
+    for key, ours, theirs, counts in (
+        ("time", "ms", "ms", "headline_time"),
+        ("peak", "mb", "mb_peak", "headline_memory"),
+        ("allocated", "mb_alloc", "mb_alloc", "headline_memory"),
     ):
         held = []
         for run in runs:
             if run[counts] and run["measured"].get(theirs):
-                width = getattr(predict(job_of_record(run)), figure)
-                factor = width.high / width.predicted
+                others = [one for one in runs if one["family"] != run["family"]]
+                width = intervals(others, predictions)[stratum(job_of_record(run))][key]
                 ratio = predictions[run["id"]][ours] / run["measured"][theirs]
-                held.append(1 / factor <= ratio <= factor)
-        said.append(f"{figure} {100 * float(np.mean(held)):.1f} % of {len(held)}")
+                held.append(abs(log(ratio)) <= width)
+        said.append(f"{key} {100 * float(np.mean(held)):.1f} % of {len(held)}")
     return "intervals of 90 % hold " + ", ".join(said)
+
+
+def of_usual_mfu(runs: list[Run]) -> Floats:
+    """Errors of steps by FLOPs at the median MFU of all other families: a roofline, to beat."""
+    told = [run for run in runs if run["headline_time"]]
+    found = [predict(job_of_record(run)) for run in told]
+    peak_s = np.array([one.mfu.predicted * one.step_s.predicted for one in found])
+    step_s = np.array([run["measured"]["ms"] / 1e3 for run in told])
+    family = np.array([run["family"] for run in told])
+    usual = [np.median((step_s / peak_s)[family != own]) for own in family]
+    errors: Floats = np.abs(peak_s * usual / step_s - 1)
+    return errors
 
 
 def main() -> int:
@@ -181,6 +195,8 @@ def main() -> int:
     print(said.stdout.decode())
     if not given.fit:
         print(coverage(runs, predictions))
+        errors = 100 * of_usual_mfu(runs)
+        print(f"by the usual MFU: mean {errors.mean():.1f} %, median {np.median(errors):.1f} %")
     return 0
 
 

@@ -17,7 +17,14 @@ from npuscope.analysis.strategy.cost import step_parts
 from npuscope.analysis.strategy.describe import job_of_strategy
 from npuscope.analysis.strategy.job import Machine, Recompute, Software, even_stages
 from npuscope.analysis.strategy.memory import stage_weights
-from npuscope.analysis.strategy.predict import memory_rows, part_rows, predict, predict_records
+from npuscope.analysis.strategy.predict import (
+    memory_rows,
+    part_rows,
+    predict,
+    predict_records,
+    stratum,
+)
+from npuscope.analysis.strategy.run_records import job_of_record
 from tests.analysis.strategy.jobs import DENSE, JOB
 
 _RUNS = Path(__file__).parents[3] / "../shared/data/strategy_runs/runs.json"
@@ -135,3 +142,17 @@ def test_neither_what_is_measured_nor_the_name_is_read() -> None:
     for place, run in enumerate(bare):
         run["id"] = str(place)
     assert list(predict_records(bare).values()) == list(predict_records(runs).values())
+
+
+@pytest.mark.slow
+def test_intervals_hold_nine_of_ten_runs_of_each_kind() -> None:
+    if not _RUNS.is_file():
+        pytest.skip("the runs are not here")
+    held: dict[str, list[bool]] = {}
+    for run in json.loads(_RUNS.read_text()):
+        if run["headline_time"]:
+            job = job_of_record(run)
+            step, told = predict(job).step_s, run["measured"]["ms"] / 1e3
+            held.setdefault(stratum(job), []).append(step.low <= told <= step.high)
+    assert len(held) == 4
+    assert all(sum(each) >= 0.9 * len(each) for each in held.values()), held
