@@ -39,6 +39,9 @@ _LOOKS_EACH_S = 0.5
 _GONE_WITHIN_S = 2.0
 # A message for every piece of a file that was read would take a tenth of all that reading takes.
 _TELLS_EACH_S = 0.1
+# Planning a statement makes thousands of small objects, and forgets them when it is done. GNU's
+# allocator keeps 7 of a size at hand and looks for every other one: a tenth of reading small ranks.
+_ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=1000"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +204,7 @@ class Processes(Generic[Task, Result]):
         process = context.Process(
             target=_serve, args=(self._function, theirs, self._advance is not None)
         )
-        with _without_script():
+        with _without_script(), _allocator_set():
             process.start()
         theirs.close()  # so that its end is noticed
         worker = _Worker(process, ours)
@@ -251,6 +254,19 @@ def _without_script() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = script
+
+
+@contextlib.contextmanager
+def _allocator_set() -> Iterator[None]:
+    """What is started meanwhile keeps small blocks at hand, unless the user tunes it otherwise: it
+    is read when a process begins."""
+    added = {name: value for name, value in _ALLOCATOR.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
 def end_all() -> None:

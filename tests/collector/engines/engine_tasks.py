@@ -22,8 +22,12 @@ def task(rank: int, size_bytes: int = 0, nodes: tuple[str, ...] = ()) -> RankTas
 
 
 def reads(batch: Sequence[RankTask], advance: Advance) -> list[RankOutcome]:
-    """Reads nothing, at once."""
-    return [RankOutcome(one.run, one.capture, one.source.rank, one.source.root) for one in batch]
+    """Reads nothing, at once; warns of how the process allocates."""
+    told = (os.environ.get("GLIBC_TUNABLES", "as it comes"),)
+    return [
+        RankOutcome(one.run, one.capture, one.source.rank, one.source.root, warnings=told)
+        for one in batch
+    ]
 
 
 def dies_on_two(batch: Sequence[RankTask], advance: Advance) -> list[RankOutcome]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -195,6 +196,9 @@ def test_a_reader_that_dies_costs_its_rank_alone(ranks: int) -> None:
     assert sorted(o.rank for o in outcomes) == list(range(ranks))
     assert [o.rank for o in outcomes if o.error] == [2]
     assert "--memory" in str(next(o.error for o in outcomes if o.error))
+    # Small blocks stay at hand in processes that read, and in no other that this one starts.
+    assert {w for o in outcomes for w in o.warnings} == {"glibc.malloc.tcache_count=1000"}
+    assert "GLIBC_TUNABLES" not in os.environ
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
