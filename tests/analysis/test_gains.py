@@ -111,6 +111,12 @@ def test_a_wait_of_the_host_that_leaves_little_free_is_told_for_its_gain() -> No
 def test_a_slow_rank_and_a_slow_kernel_come_first_with_what_they_cost() -> None:
     check_first(SMALL, "late_ranks", "rank:3=median", **SLOW_RANK)
     check_first(SMALL, "slow_kernels", "kernel:GroupedMatmul=", **HEAVY)
+    # Who is suspected is mended: nobody being suspected is no reason beside a suspect.
+    even = replace(MANY, experts=8, expert_skew=0.0, steps=4, noise=0.03, crossing=False)
+    full = findings(tables(replace(even, overloaded=5, overload_factor=2.5)))
+    (late,) = (one for one in full if one.name == "late_ranks")
+    assert "rank 5: more tokens" in late.statement and late.changes == ("experts:balanced",)
+    assert late.predicted_gain_ns is not None and late.predicted_gain_ns > 0
 
 
 @pytest.mark.slow
