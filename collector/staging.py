@@ -121,6 +121,15 @@ def run(
     return con
 
 
+def run_on(
+    con: duckdb.DuckDBPyConnection, _incoming: pa.Table | pa.RecordBatchReader, sql: str
+) -> None:
+    """As `run`, of SQL that reads rows as `_incoming`: the engine finds them by that name, which
+    takes less than registering them."""
+    for statement in parsed(con, sql):
+        con.execute(statement)
+
+
 def is_empty(con: duckdb.DuckDBPyConnection, table: str) -> bool:
     """Whether no reader has put a row into `table` yet."""
     return not run(con, f'select 1 from "{table}" limit 1').fetchall()
@@ -164,11 +173,7 @@ def staging_place(con: duckdb.DuckDBPyConnection) -> Path:
 
 def insert_rows(con: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
     """Add rows to a table, column by column's name."""
-    con.register("_incoming", rows)
-    try:
-        con.execute(f'insert into "{table}" by name from _incoming')
-    finally:
-        con.unregister("_incoming")
+    run_on(con, rows, f'insert into "{table}" by name from _incoming')
 
 
 def insert_row(con: duckdb.DuckDBPyConnection, table: str, row: Mapping[str, object]) -> None:

@@ -47,10 +47,8 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
     # any_value takes the first that is not NULL; rows stand in the order readers spoke.
     answers = ", ".join(f'any_value("{name}") as "{name}"' for name in columns)
     run(con, statements["ranks"].format(first_answers=answers))
-    _replace(con, "ranks", "_rank")
     keep_one_device(con, source, log)
     run(con, statements["groups"])
-    _replace(con, "groups", "_groups", keep=True)
     cut_steps(con)
     if has_table(con, "_comm_rows"):
         was_empty = is_empty(con, "comm_ops")
@@ -71,8 +69,6 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
     there = () if is_empty(con, "comm_ops") and is_empty(con, "comm_tasks") else numbered
     for name in (*there, *(() if is_empty(con, "comm_matrix") else ("comm_matrix",))):
         run(con, statements[name].replace("{{3}}", "{3}"))
-        if name not in ("comm_groups", "op_tasks"):
-            _replace(con, name, f"_{name}")
     outside = ""
     if has_table(con, "_comm_rows"):
         run(con, statements["outside_ops"])
@@ -89,14 +85,6 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
             "communication tasks, but no operations with times: communication of the "
             "steps is unknown"
         )
-
-
-def _replace(con: duckdb.DuckDBPyConnection, table: str, by: str, *, keep: bool = False) -> None:
-    """Put the rows of a temporary table in place of a canonical one's."""
-    run(con, f'delete from "{table}"')
-    run(con, f'insert into "{table}" by name select * from "{by}"')
-    if not keep:
-        run(con, f'drop table "{by}"')
 
 
 # What tells one kernel or operation from another: a stream runs one at a time.
@@ -180,13 +168,15 @@ def _assign_steps(con: duckdb.DuckDBPyConnection, table: str, unless: str = "") 
         return
     if is_empty(con, "_step_segments") or is_empty(con, table):
         return
-    con.execute(f"""
-        create temp table _stepped as
+    run(
+        con,
+        f"""
+        create or replace table "{table}" as
         select t.* replace (
             coalesce(t.step, case when t.start_ns < s.end_ns {unless} then s.step end) as step)
         from "{table}" t asof left join _step_segments s on t.start_ns >= s.start_ns
-    """)
-    _replace(con, table, "_stepped")
+    """,
+    )
 
 
 def _describe(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> None:

@@ -1,13 +1,14 @@
--- What only all tables of a rank together can say. Each statement is run by link.py, in order.
+-- What only all tables of a rank together can say. Each statement is run by link.py, in order. What takes the place
+-- of a canonical table has its columns and their types.
 
 -- name: ranks
 -- Readers each tell what they know of the rank; the first answer wins.
-create or replace temp table _rank as
+create or replace table ranks as
 select {first_answers} from ranks;
 
 -- name: groups
 -- One row per group: the fullest statement wins.
-create or replace temp table _groups as
+create or replace table groups as
 select * from groups
 qualify row_number() over (
     partition by coalesce(group_hash, group_name) order by len(global_ranks) desc nulls last
@@ -55,7 +56,7 @@ group by name having count(distinct group_hash) = 1;
 
 create or replace temp table _suffix_groups as
 select lpad(right(group_hash, 3), 3, '0') as suffix, any_value(group_hash) as group_hash
-from (select group_hash from _groups union select group_hash from comm_times)
+from (select group_hash from groups union select group_hash from comm_times)
 where group_hash is not null
 group by 1 having count(distinct group_hash) = 1;
 
@@ -81,12 +82,12 @@ from (
 )
 group by told_id;
 
-create or replace temp table _comm_ops as
+create or replace table comm_ops as
 select o.* replace (
     row_number() over (order by o.start_ns, o.name, o.op_id) - 1 as op_id,
     coalesce(o.group_hash, n.group_hash, s.group_hash, '...' || nullif(regexp_extract(o.name, '__(\d{{3}})_', 1), ''))
         as group_hash,
-    coalesce(o.group_size, len(g.global_ranks)) as group_size,
+    coalesce(o.group_size, len(g.global_ranks)::integer) as group_size,
     coalesce(o.stream_id, t.stream_id) as stream_id,
     case when o.op_type in ('send', 'receive', 'batchSendRecv') then coalesce(
         o.peer_ranks,
@@ -99,7 +100,7 @@ select o.* replace (
 from comm_ops o
 left join _name_groups n on n.name = o.name
 left join _suffix_groups s on s.suffix = regexp_extract(o.name, '__(\d{{3}})_', 1)
-left join _groups g on g.group_hash = coalesce(o.group_hash, n.group_hash, s.group_hash)
+left join groups g on g.group_hash = coalesce(o.group_hash, n.group_hash, s.group_hash)
 left join _op_tasks t on t.op_id = o.op_id;
 
 -- name: measured_steps
@@ -121,7 +122,7 @@ where comm_matrix.step is null and s.name = comm_matrix.name
     and coalesce(s.group_hash = comm_matrix.group_hash, true);
 
 -- name: comm_tasks
-create or replace temp table _comm_tasks as
+create or replace table comm_tasks as
 select t.* replace (
     i.op_id as op_id,
     coalesce(t.group_hash, o.group_hash) as group_hash,
@@ -131,12 +132,12 @@ select t.* replace (
 from comm_tasks t
 left join _op_ids i on i.told_id = t.op_id
 left join comm_ops o on o.op_id = i.op_id
-left join _groups g on g.group_hash = coalesce(t.group_hash, o.group_hash);
+left join groups g on g.group_hash = coalesce(t.group_hash, o.group_hash);
 
 -- name: comm_matrix
-create or replace temp table _comm_matrix as
+create or replace table comm_matrix as
 select m.* replace (
     coalesce(m.src_rank, g.global_ranks[m.src_group_rank + 1]) as src_rank,
     coalesce(m.dst_rank, g.global_ranks[m.dst_group_rank + 1]) as dst_rank
 )
-from comm_matrix m left join _groups g on g.group_hash = m.group_hash;
+from comm_matrix m left join groups g on g.group_hash = m.group_hash;

@@ -13,6 +13,7 @@ import duckdb
 import pyarrow as pa
 
 from ...model import RankSource, ReadLog
+from ...staging import run_on
 from ..damaged_files import read_each
 from ..hccl.communication_rows import insert_matrix, insert_packets, insert_times
 from ..sqlite import SqliteFile, SqlType, open_sqlite, tell_views
@@ -143,12 +144,8 @@ def sources_of(
 
 def _insert_steps(con: duckdb.DuckDBPyConnection, data: pa.RecordBatchReader) -> None:
     times = ", ".join(f"scaled({name}::varchar, 1000) as {name}_ns" for name in STEP_TIMES)
-    con.register("_incoming", data)
-    try:
-        con.execute(
-            "insert into profiler_steps by name"
-            " select try_cast(device_id as integer) as device_id, step_number(step) as step,"
-            f" {times} from _incoming"
-        )
-    finally:
-        con.unregister("_incoming")
+    sql = f"""
+        insert into profiler_steps by name
+        select try_cast(device_id as integer) as device_id, step_number(step) as step, {times}
+        from _incoming"""
+    run_on(con, data, sql)

@@ -178,6 +178,7 @@ def _fill(
     _check_strings(con, file, log)
     load_enums(con, file, log)
     plan = [table for table in _NEEDS if table in wanted]
+    grouped = next((table for table in plan if table in ("comm_tasks", "comm_ops")), None)
     loaded: set[str] = set()
     for position, table in enumerate(plan):
         for needed in _NEEDS[table]:
@@ -194,6 +195,8 @@ def _fill(
                     )
                 _check_names(con, needed, log)
                 loaded.add(needed)
+        if table == grouped:
+            build_group_hashes(con)
         _fill_table(con, table, source, log, in_words=in_words)
         later = {needed for name in plan[position + 1 :] for needed in _NEEDS[name]}
         _drop(con, [temp_name(name) for name in loaded - later])
@@ -239,7 +242,7 @@ def _load_named_steps(
     sql = """
         insert into _step_time by name
         select try_cast(name[14:] as bigint) as id, startNs, endNs, endNs - startNs as durNs
-        from _batches where startNs > 0 and endNs >= startNs"""
+        from _incoming where startNs > 0 and endNs >= startNs"""
     stream_columns(con, file.select(columns, rows), sql, spend)
     if scalar(con, "select count(startNs) from _step_time"):
         log.rules["steps"] = "ProfilerStep marks of the DB"
@@ -255,9 +258,6 @@ def _fill_table(
             fill_kernels(con, log, in_words=in_words)
         case "comm_tasks":
             fill_comm_tasks(con, log)
-        case "comm_ops":
-            build_group_hashes(con)
-            run(con, sql(table))
         case "launches":
             fill_launches(con, in_words=in_words)
         case "host_ops":

@@ -133,7 +133,7 @@ def _fill_one(
             select deviceId, timestampNs, unnest([{values}]) as one from (
                 select *, {counter.name} as name from (
                     select c.*, coalesce(s.value, nullif(c.word_id, '')) as word
-                    from _batches as c
+                    from _incoming as c
                     left join _string as s on s.id = try_cast(c.word_id as bigint))
                 where timestampNs is not null))
         where isfinite(one.value)"""

@@ -35,7 +35,6 @@ from ...staging import parsed, run, scalar
 from ...step_segments import cut_steps
 from ..words import enumerate_words
 from .lookups import (
-    build_group_hashes,
     build_host_words,
     build_kernel_words,
     build_operator_calls,
@@ -74,8 +73,7 @@ def fill_kernels(con: duckdb.DuckDBPyConnection, log: ReadLog, *, in_words: bool
 
 
 def fill_comm_tasks(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
-    """Fill `comm_tasks`. Needs TASK, COMMUNICATION_TASK_INFO and COMMUNICATION_OP."""
-    build_group_hashes(con)
+    """Fill `comm_tasks`. Needs TASK, COMMUNICATION_TASK_INFO and `_group`."""
     tasks = "select globalTaskId as id from _communication_task_info"
     for low, high in ranges(con, tasks, 4 * _ROWS_AT_ONCE):
         run(con, sql("comm_tasks"), {"low": low, "high": high})

@@ -6,6 +6,7 @@ import duckdb
 import pyarrow as pa
 
 from ...groups import group_hash
+from ...staging import run_on
 
 
 def ranges(con: duckdb.DuckDBPyConnection, ids_sql: str, rows: int) -> list[tuple[int, int]]:
@@ -135,6 +136,5 @@ def build_group_hashes(con: duckdb.DuckDBPyConnection) -> None:
         name if name.isdecimal() and len(name) >= 15 else group_hash(name) for _, name in named
     ]
     ids = pa.array([key for key, _ in named], pa.int64())
-    con.register("_batches", pa.table({"id": ids, "hash": pa.array(hashes, pa.string())}))
-    con.execute("create or replace temp table _group as select * from _batches")
-    con.unregister("_batches")
+    rows = pa.table({"id": ids, "hash": pa.array(hashes, pa.string())})
+    run_on(con, rows, "create or replace temp table _group as select * from _incoming")

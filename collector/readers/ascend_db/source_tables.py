@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from ...model import ReadLog
-from ...staging import parsed, run
+from ...staging import run, run_on
 from ..sqlite import SqliteFile, SqlType
 
 # `id`: an integer whose markers of "none" (4294967295, 2^63-1, negatives) become NULL.
@@ -187,7 +187,7 @@ def load_table(
         return
     if table not in _UNCHECKED:
         file.check(table)
-    sql = f"create temp table {target} as select {typed} from _batches"
+    sql = f"create temp table {target} as select {typed} from _incoming"
     stream_columns(con, file.select(_sources(file, table, wanted), file.rows_of(table)), sql, spend)
 
 
@@ -211,11 +211,8 @@ def stream_columns(
     sql: str,
     spend: Callable[[int], None],
 ) -> None:
-    """Run SQL that reads the reader's batches as `_batches`."""
-    # The engine finds it by its name, which takes less than registering it.
-    _batches = pa.RecordBatchReader.from_batches(reader.schema, _metered(reader, spend))
-    for statement in parsed(con, sql):
-        con.execute(statement)
+    """Run SQL that reads the reader's batches as `_incoming`."""
+    run_on(con, pa.RecordBatchReader.from_batches(reader.schema, _metered(reader, spend)), sql)
 
 
 def _metered(
@@ -265,7 +262,6 @@ def load_enums(con: duckdb.DuckDBPyConnection, file: SqliteFile, log: ReadLog) -
     log.rules["ascend_db.enumerations"] = (
         f"documented for {', '.join(missing)}" if missing else "the database's own"
     )
-    run(con, "create temp table _enum (kind varchar, id bigint, name varchar)")
     arrow = pa.table(
         {
             "kind": [row[0] for row in rows],
@@ -273,9 +269,7 @@ def load_enums(con: duckdb.DuckDBPyConnection, file: SqliteFile, log: ReadLog) -
             "name": pa.array([row[2] for row in rows], pa.string()),
         }
     )
-    con.register("_batches", arrow)
-    con.execute("insert into _enum by name select * from _batches")
-    con.unregister("_batches")
+    run_on(con, arrow, "create temp table _enum as select * from _incoming")
 
 
 def _own_names(file: SqliteFile) -> dict[str, dict[int, str | None]]:

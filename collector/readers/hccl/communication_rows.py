@@ -12,7 +12,7 @@ from typing import TypeAlias
 import duckdb
 import pyarrow as pa
 
-from ...staging import run
+from ...staging import run_on
 
 _OP = [("step", pa.string()), ("category", pa.string()), ("name", pa.string()),
        ("group_hash", pa.string())]  # fmt: skip
@@ -108,8 +108,4 @@ def insert_matrix(con: duckdb.DuckDBPyConnection, data: Raw, *, of_ranks: bool =
 
 
 def _insert(con: duckdb.DuckDBPyConnection, data: Raw, sql: str, of_ranks: bool) -> None:
-    con.register("_incoming", data)
-    try:
-        run(con, sql.replace("select", "select rank,", 1) if of_ranks else sql)
-    finally:
-        con.unregister("_incoming")
+    run_on(con, data, sql.replace("select", "select rank,", 1) if of_ranks else sql)
