@@ -15,7 +15,8 @@ from .answer import Answer, pipeline_answer, recognised
 from .bubbles import order_pauses, pipeline_bubbles, step_pauses
 from .execution import Precedence, Times
 from .measurement import measured
-from .tries import Asked, Ready, asked_tries, pipeline_tries, ready, tried, tries_notes
+from .tries import Asked, Ready, asked_tries, pipeline_tries, ready, tried
+from .tries_notes import tries_notes
 
 _SCHEMA: dict[str, type[pl.DataType]] = {
     "is_tried": pl.Boolean, "device": pl.Int64, "kind": pl.String, "chunk": pl.Int64,

@@ -12,7 +12,7 @@ import polars as pl
 
 from npuscope.messages import Message
 
-from ..pipeline.tries import work_note
+from ..pipeline.tries_notes import work_note
 from ..wording import percent
 from .capture_changes import changed
 from .captures import CaptureJob, Other, Ratios, replay, replay_notes

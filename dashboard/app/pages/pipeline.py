@@ -5,7 +5,7 @@ import streamlit as st
 
 from npuscope.analysis.pipeline.blocks import pipeline_view, what_ran
 from npuscope.analysis.pipeline.schedules import ANY_CHUNKS, SCHEDULES
-from npuscope.analysis.pipeline.tries import work_notes
+from npuscope.analysis.pipeline.tries_notes import work_notes
 from npuscope.analysis.wording import ms
 from npuscope.dashboard.app.finding_cards import verdict_here
 from npuscope.dashboard.app.page import open_page

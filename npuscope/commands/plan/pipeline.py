@@ -193,9 +193,8 @@ def _tries(
         pipeline_tries,
         ready,
         those_that_go,
-        tries_notes,
-        work_notes,
     )
+    from npuscope.analysis.pipeline.tries_notes import tries_notes, work_notes
     from npuscope.analysis.replay.captures import one_capture
     from npuscope.dashboard.terminal.pipeline_tables import tries_table
     from npuscope.profile import compare_ranks

@@ -15,6 +15,7 @@ from npuscope.analysis.pipeline import tries
 from npuscope.analysis.pipeline.orders.order_file import written_order
 from npuscope.analysis.pipeline.passes import pipeline
 from npuscope.analysis.pipeline.schedules import schedule
+from npuscope.analysis.pipeline.tries_notes import tries_notes, work_notes
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay.capture_what_if import whatif_steps
 from npuscope.analysis.replay.captures import capture_job
@@ -207,7 +208,7 @@ def test_two_copies_of_the_model_take_what_they_take() -> None:
     truth = job_of(replace(NOISY, schedule="dualpipe"))
     assert truth.pipeline.named.name == "dualpipe"
     assert row["pipeline_ns"] == pytest.approx(truth.spans_ns.mean(), rel=0.015)
-    assert any("2 copies" in note for note in tries.tries_notes(ready, asked))
+    assert any("2 copies" in note for note in tries_notes(ready, asked))
 
 
 @pytest.mark.slow
@@ -290,12 +291,12 @@ def test_other_micro_batches_are_other_work() -> None:
     ran, asked = SMALL.micro_batches, 2 * SMALL.micro_batches
     found = tries.pipeline_tries(ready, tries.asked_tries(ready, "1f1b", asked))
     _, row = found.to_dicts()
-    (told,) = tries.work_notes(found)
+    (told,) = work_notes(found)
     assert f"with {asked} micro-batches in place of {ran} a step holds 2 times the work" in told
     each = [ms(row["predicted_step_ns"] / asked), ms(row["measured_step_ns"] / ran)]
     assert told.endswith("would take {} ms in place of {} ms".format(*each))
     same = tries.asked_tries(ready, "gpipe", None)
-    assert not tries.work_notes(tries.pipeline_tries(ready, same))
+    assert not work_notes(tries.pipeline_tries(ready, same))
 
 
 def test_what_is_no_schedule_is_refused() -> None:

@@ -12,6 +12,7 @@ from npuscope.analysis.pipeline import tries
 from npuscope.analysis.pipeline.execution import precedence
 from npuscope.analysis.pipeline.orders.gradients import Making, Reduced, makes_weights_apart, making
 from npuscope.analysis.pipeline.schedules import schedule
+from npuscope.analysis.pipeline.tries_notes import tries_notes
 from npuscope.sample_traces.generate import COMMITTED, Job
 from tests.analysis.pipeline.test_tries import SMALL, job_of, rows, step_ns, tables
 
@@ -79,11 +80,11 @@ def test_a_step_under_zb_h1_waits_for_the_gradients_that_were_hidden() -> None:
     check(TWO)
     ready = job_of(TWO)
     asked = tries.asked_tries(ready, "zb-h1", None)
-    assert any("priced as the reductions" in note for note in tries.tries_notes(ready, asked))
+    assert any("priced as the reductions" in note for note in tries_notes(ready, asked))
     for word in ("1f1b", "gpipe", "vpp:2"):
         other = tries.asked_tries(ready, word, None)
         assert not tries.tried(ready, other[0]).behind_ns.any()
-        assert not any("reductions" in note for note in tries.tries_notes(ready, other))
+        assert not any("reductions" in note for note in tries_notes(ready, other))
 
 
 @pytest.mark.slow
