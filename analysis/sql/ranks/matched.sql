@@ -1,9 +1,10 @@
 -- Which recorded operations of different ranks are one operation?
 --
 -- Collectives of a group have one name on all its members: HCCL numbers the operations of a group in each process.
--- The two sides of a transfer in a group of two have one number, but names that say send or receive. In larger groups
--- every member counts its own transfers; there the tasks tell the peer, and the n-th transfer from a to b in a step is
--- the n-th that b receives from a. Where a name repeats, its n-th on one rank is the n-th on the others.
+-- The two sides of a transfer in a group of two have one number, but names that say send or receive. Where members
+-- count their own transfers both sides of a number may send: as in larger groups the n-th transfer from a to b in a
+-- step is then the n-th that b receives from a; in larger ones the tasks tell the peer. Where a name repeats, its n-th
+-- on one rank is the n-th on the others.
 --
 -- A row per operation with a start and an end: instance (numbered from 1 in order of start), what it is, whose, when,
 -- and is_matchable (false where repeated names or transfers are not equally many on all ranks, so that it is not sure
@@ -30,6 +31,15 @@ _ops as materialized (
     from _recorded left join _members using (group_hash, rank)
     where start_ns is not null and dur_ns >= 0
 ),
+-- Groups of two of which both members send, or receive, under one number.
+_crossed as (
+    select distinct group_key, min(rank) over (partition by group_key) as low, max(rank) over (partition by group_key) as high
+    from (
+        select group_key, unnest(list(distinct rank)) as rank
+        from _ops where alike is not null and op_type in ('send', 'receive')
+        group by group_key, alike, op_type having count(distinct rank) = 2
+    )
+),
 -- Peers of transfers whose numbers say nothing.
 _peers as (
     select rank, op_id, min(peer) as peer
@@ -41,10 +51,13 @@ _peers as (
     )
     where peer <> rank group by rank, op_id
     having count(distinct peer) = 1
+    union all
+    select rank, op_id, if(rank = low, high, low)
+    from _ops join _crossed using (group_key) where alike is not null and op_type in ('send', 'receive')
 ),
 _keyed as (
     select _ops.* exclude (alike),
-        case when alike is not null then alike
+        case when alike is not null and peer is null then alike
             when peer is not null and op_type = 'send' then _ops.rank || '>' || peer || ':' || coalesce(step, -1)
             when peer is not null then peer || '>' || _ops.rank || ':' || coalesce(step, -1)
         end as alike

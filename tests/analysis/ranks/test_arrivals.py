@@ -50,6 +50,13 @@ MEMBERS = {"1": [0, 1, 2], "2": [0, 1], "3": [0, 1, 2, 9]}
 def twin(ops: list[Row]) -> dict[int, tuple[frozenset[int], bool]]:
     """For each operation (by op_id) those it is one with, and whether they are complete."""
     keys: dict[int, tuple[Any, ...] | None] = {}
+    sides: dict[tuple[str, Any], set[Any]] = {}
+    for one in ops:
+        if one["group_hash"] == "2" and one["op_type"] in ("send", "receive") and one["rank"] < 2:
+            number = str(one["name"]).partition("__")[2]
+            sides.setdefault((number, one["op_type"]), set()).add(one["rank"])
+    # Both send, or receive, under one number: directions tell what is whose.
+    crossed = any(len(ranks) == 2 for ranks in sides.values())
     for one in ops:
         group, rank, kind = one["group_hash"], one["rank"], one["op_type"]
         if rank not in MEMBERS[str(group)]:
@@ -59,6 +66,7 @@ def twin(ops: list[Row]) -> dict[int, tuple[frozenset[int], bool]]:
         if kind not in ("send", "receive"):
             keys[_id(one)] = (group, "", one["name"])
         else:
+            number = f"from {rank if kind == 'send' else 1 - rank}" if crossed else number
             keys[_id(one)] = (group, "", number) if group == "2" else None
     order: Counter[tuple[Any, ...]] = Counter()
     found: dict[tuple[Any, ...], list[Row]] = {}
