@@ -173,7 +173,8 @@ def suspects_named(seen: Material) -> str:
 
 
 def suspect_changes(seen: Material) -> list[str]:
-    """What would make the suspected ranks as their peers, by their verdicts."""
+    """What would make the suspected ranks as their peers, by their verdicts; tokens, which a
+    finding of their own tells of, where nothing else is suspected."""
     verdicts = {row["rank"]: row["verdict"] for row in seen.suspects.iter_rows(named=True)}
     found = [
         f"rank:{rank}=median"
@@ -186,8 +187,9 @@ def suspect_changes(seen: Material) -> list[str]:
         end, low, high = one.select("end_rank", "low_rank", "high_rank").row(0)
         if ({low, high} if end is None else {end}) <= linked:
             found += _mended(one)
-    found = found[: 2 * _MOST_NAMED]
-    return [*found, "experts:balanced"] if "alltoall_bytes" in verdicts.values() else found
+    if not found and "alltoall_bytes" in verdicts.values():
+        return ["experts:balanced"]
+    return found[: 2 * _MOST_NAMED]
 
 
 def _mended(rows: pl.DataFrame) -> list[str]:

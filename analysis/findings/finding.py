@@ -37,8 +37,8 @@ class Finding:
     `predicted_gain_low_ns` and `predicted_gain_high_ns`; None where it cannot answer:
     `no_gain_reason` says why. `reason`: why it is no surer. `advice`: what to try. `evidence`: the
     rows it rests on, the most telling first. `command`: shows more; PATH stands for what the user
-    opened. `same_gain_as`: name of the finding before it whose changes are the same, so that their
-    gain is one and adds up to no more.
+    opened. `within_gain_of`: name of the finding before it whose changes hold these, so that its
+    gain is that one's or part of it, and adds up to no more.
     """
 
     name: str
@@ -58,15 +58,15 @@ class Finding:
     predicted_gain_high_ns: int | None = None
     no_gain_reason: str | None = None
     beside: tuple[str, ...] = ()
-    same_gain_as: str | None = None
+    within_gain_of: str | None = None
 
 
 def gain_words(one: Finding) -> str:
     """What a replay predicts, in a sentence."""
-    if one.same_gain_as is not None:
-        told = gain_words(replace(one, same_gain_as=None))
-        same = Message("the same gain as of {finding}", finding=titled(one.same_gain_as))
-        return joined((told, same), "; ")
+    if one.within_gain_of is not None:
+        told = gain_words(replace(one, within_gain_of=None))
+        within = Message("within the gain of {finding}", finding=titled(one.within_gain_of))
+        return joined((told, within), "; ")
     if one.predicted_gain_ns is None:
         return Message("not known: {why}", why=one.no_gain_reason or "")
     if one.beside:
@@ -122,12 +122,18 @@ def ranked(found: Iterable[Finding]) -> list[Finding]:
 
 
 def _told_once(found: Iterable[Finding]) -> Iterator[Finding]:
-    """Findings that name the one before them which the same changes would end."""
-    first: dict[tuple[object, ...], str] = {}
+    """Findings that name the one before them whose changes are theirs, or more."""
+    before: list[Finding] = []
     for one in found:
         if one.predicted_gain_ns is None:
             yield one
             continue
-        key = (one.run, one.capture, frozenset(one.changes), frozenset(one.beside))
-        yield replace(one, same_gain_as=first.get(key))
-        first.setdefault(key, one.name)
+        within = (
+            other.name
+            for other in before
+            if (other.run, other.capture, set(other.beside))
+            == (one.run, one.capture, set(one.beside))
+            and set(one.changes) <= set(other.changes)
+        )
+        yield replace(one, within_gain_of=next(within, None))
+        before.append(one)

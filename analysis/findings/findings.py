@@ -70,7 +70,7 @@ def _found(
 #     no_gain_reason
 #   predicted_gain_low_ns  bigint  low end of its range; below 0: it may gain nothing
 #   predicted_gain_high_ns  bigint  high end of its range
-#   same_gain_as      varchar   finding before it with the same changes: it is that one's gain
+#   within_gain_of    varchar   finding before it with all these changes: its gain holds this one
 #   changes           varchar[] words of the what-if that was replayed
 #   no_gain_reason    varchar   why there is no predicted gain
 #   step_share_ratio  double    time at stake over a mean rank's step; time between steps: with it
@@ -91,7 +91,7 @@ def finding_rows(found: Iterable[Finding]) -> list[dict[str, Any]]:
             "predicted_gain_ns": one.predicted_gain_ns,
             "predicted_gain_low_ns": one.predicted_gain_low_ns,
             "predicted_gain_high_ns": one.predicted_gain_high_ns,
-            "same_gain_as": one.same_gain_as,
+            "within_gain_of": one.within_gain_of,
             "changes": list(one.changes),
             "no_gain_reason": one.no_gain_reason,
             "step_share_ratio": one.step_share_ratio,

@@ -164,7 +164,7 @@ def ready_in(
     levels = frame(con, _LEVELS, chosen).rows()
     kept, ends = _memory(found, levels, factual)
     facts = replace(facts, kept_bytes=kept)
-    again_ns = run(found, facts, replace(order)).lengths_ns
+    again_ns = run(found, facts, replace(order)).lengths_ns  # a copy is executed as others are
     return Ready(pipeline, found, facts, factual, again_ns, spans_ns, step_ns, ends)
 
 

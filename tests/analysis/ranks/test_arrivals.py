@@ -50,9 +50,10 @@ MEMBERS = {"1": [0, 1, 2], "2": [0, 1], "3": [0, 1, 2, 9]}
 def twin(ops: list[Row]) -> dict[int, tuple[frozenset[int], bool]]:
     """For each operation (by op_id) those it is one with, and whether they are complete."""
     keys: dict[int, tuple[Any, ...] | None] = {}
-    sides: dict[tuple[str, Any], set[Any]] = {}
+    sides: dict[tuple[str, object], set[object]] = {}
     for one in ops:
-        if one["group_hash"] == "2" and one["op_type"] in ("send", "receive") and one["rank"] < 2:
+        is_pair = one["group_hash"] == "2" and one["rank"] in (0, 1)
+        if is_pair and one["op_type"] in ("send", "receive"):
             number = str(one["name"]).partition("__")[2]
             sides.setdefault((number, one["op_type"]), set()).add(one["rank"])
     # Both send, or receive, under one number: directions tell what is whose.
