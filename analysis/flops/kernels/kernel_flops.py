@@ -51,10 +51,9 @@ class KernelFlops:
 
     `full` counts all pairs of attention, `causal` those with the key not behind the query where a
     mask can leave out others; they differ in attention only, and `causal` is None where the shapes
-    do not tell it. Both are None
-    where `reason` says why nothing is known. `dtype` is the first matrix's, in which the cube
-    multiplies; `moved_bytes` all inputs and outputs once (None: a type is unknown);
-    `tokens` and `sequence_length` of attention, all queries and those of one sequence;
+    do not tell it. Both are None where `reason` says why nothing is known. `dtype` is the first
+    matrix's, in which the cube multiplies; `moved_bytes` all inputs and outputs once (None: a type
+    is unknown); `tokens` and `sequence_length` of attention, all queries and those of one sequence;
     `is_rounded` that sizes were rounded up by the layout.
     """
 
