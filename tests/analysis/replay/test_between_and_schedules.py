@@ -18,6 +18,7 @@ from npuscope.analysis.replay.slack import slacks
 from npuscope.analysis.scope import ALL
 from npuscope.errors import CannotAnswer, UsageError
 from tests.analysis.replay.replayed_jobs import (
+    SLOW_RANK,
     SMALL,
     check_pair,
     compared,
@@ -79,6 +80,15 @@ def test_another_schedule_takes_what_the_job_that_ran_it_took(
     tried = ready(con, pipeline(con, job.run, job.capture))
     told = pipeline_tries(tried, parse_tries(word, tried.measured, None))["predicted_step_ns"]
     assert row["predicted_step_ns"] - row["replayed_step_ns"] == round(told[1] - told[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "chunks"), [("zb-v", 1), ("dualpipev", 1), ("interleaved", 2)])
+def test_a_rank_as_fast_as_its_peers_where_both_ranks_of_a_pair_send_under_one_number(
+    name: str, chunks: int
+) -> None:
+    job = replace(SMALL, layers=4, micro_batches=4, schedule=name, chunks=chunks)
+    check_pair(replace(job, **SLOW_RANK), job, "rank:3=median", within=0.02)
 
 
 @pytest.mark.slow

@@ -78,9 +78,9 @@ def test_units_devices_and_exponents(staged: Staged) -> None:
         "app": "Component,Timestamp(us),Total Reserved(MB),Device_id\nAPP,10.5,N/A,6\n",
     }
     for name, content in variants.items():
-        path = staged.folder / f"{name}.csv"
-        path.write_text(content, encoding="utf-8", newline="")
-        staged.read(memory_record, {"memory_record": path})
+        (staged.folder / f"{name}.csv").write_text(content, encoding="utf-8", newline="")
+    files = [staged.folder / f"{name}.csv" for name in variants]
+    staged.read(memory_record, {"memory_record": files})
     assert staged.rows("""select device_id, component, timestamp_ns, allocated_bytes,
         reserved_bytes, active_bytes, stream_ptr, source from memory""") == [
         (3, "PTA", 1736405443756384100, 1572864, 2097152, 262144, "77", "record"),
