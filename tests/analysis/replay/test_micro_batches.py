@@ -34,6 +34,9 @@ def test_more_or_fewer_micro_batches_of_another_seed_as_they_ran(few: int, many:
             replace(SMALL, schedule="interleaved", chunks=2, layers=4, seed=7_212), 4,
             id="interleaved",
         ),
+        pytest.param(
+            replace(SMALL, schedule="zb-v", layers=4, micro_batches=4, seed=7_212), 8, id="ZB-V"
+        ),
     ],
 )  # fmt: skip
 def test_recognised_passes_tell_what_transfers_do_not(job: Job, many: int) -> None:
