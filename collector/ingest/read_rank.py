@@ -39,6 +39,7 @@ from ..readers.trust import (
     TIMELINE,
     TRACE,
     Advance,
+    has_steps,
     read_of,
 )
 from ..selection import Selection
@@ -322,8 +323,8 @@ def _run_readers(
         size = sum(sizes) // source.shared_by
         asked = fillable & tables if present else frozenset()
         wanted = asked - (filled - SHARED - COMPLETED)
-        if reader == MAIN_DB and source.framework == "mindspore" and "trace" in source.files:
-            wanted -= {"host_ops"}  # its steps and operators are in the timeline alone
+        if reader == MAIN_DB and not has_steps(source) and "trace" in source.files:
+            wanted -= {"host_ops"}
         if not wanted or _is_spared(con, source, reader, wanted):
             advance(size)
             continue
@@ -376,8 +377,7 @@ def _is_spared(
     if {"kernels", "host_ops"} <= selection.read:
         # Where the DB told what the timeline would, gigabytes of JSON need no reading.
         return not is_empty(con, "kernels") and not is_empty(con, "host_ops")
-    has_steps = "main_db" in source.files and source.framework != "mindspore"
-    if has_steps and any(not is_empty(con, t) for t in TIMELINE & selection.read):
+    if has_steps(source) and any(not is_empty(con, t) for t in TIMELINE & selection.read):
         return True
     return wanted == {"steps"} and not _needs_steps(con, selection)
 

@@ -106,6 +106,11 @@ SHARED = frozenset({"ranks", "groups"})
 COMPLETED = frozenset({"memory"})
 
 
+def has_steps(source: RankSource) -> bool:
+    """Whether a database tells steps and operators: MindSpore leaves them to the timeline."""
+    return "main_db" in source.files and source.framework != "mindspore"
+
+
 def read_of(reader: str) -> Read:
     """What fills tables from the files of a reader."""
     read: Read = import_module(f".{reader}", __package__).read

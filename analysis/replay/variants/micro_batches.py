@@ -16,6 +16,7 @@ import numpy as np
 from npuscope.errors import CannotAnswer, UsageError
 from npuscope.messages import Message
 
+from ...pipeline.tries import Ready
 from ...ranks.stages import rank_stages
 from ..captures import CaptureJob, Other
 from ..changes import Change
@@ -23,7 +24,7 @@ from ..operations import replicas
 from ..points import Integers
 from ..waits import computed_before
 from .pipeline import Picked, Pipeline, Times
-from .schedules import executed, recognised
+from .schedules import executed, recognised, refuse_beside
 
 _MOST = 10_000  # micro-batches
 _DRAWS, _MOST_DRAWN = 256, 100_000  # steps; micro-batches of all of them
@@ -54,13 +55,16 @@ def micro_batches(
         )
     stages = rank_stages(con, job.run, job.capture)
     steps, asked = len(job.ops.steps), int(change.value)
-    if _has_chunks(con, job, own, change):
+    passes = _passes(con, job)
+    if passes is not None and passes.measured.places > passes.measured.devices:
         # Transfers of two stages look the same whether these are chunks or micro-batches.
-        return _by_passes(con, job, own, change, CannotAnswer(change.word))
+        return _by_passes(job, own, change, passes)
     try:
         recorded, pipelines = measured_pipelines(job, own, stages, change)
-    except CannotAnswer as transfers_tell_none:
-        return _by_passes(con, job, own, change, transfers_tell_none)
+    except CannotAnswer:
+        if passes is None:
+            raise
+        return _by_passes(job, own, change, passes)
     each, place = np.arange(steps), np.arange(recorded)[:, None]
     old = _longest(pipelines, np.tile(each, (recorded, 1)), np.repeat(place, steps, axis=1))
     if asked == recorded:
@@ -78,28 +82,20 @@ def micro_batches(
     )  # fmt: skip
 
 
-def _has_chunks(
-    con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change
-) -> bool:
-    """Whether stages are known to have several chunks each."""
+def _passes(con: duckdb.DuckDBPyConnection, job: CaptureJob) -> Ready | None:
+    """The pipeline as kernels and operators tell it; None: they do not."""
     try:
-        measured = recognised(con, job, own, change).measured
+        return recognised(con, job)
     except CannotAnswer:
-        return False
-    return measured.places > measured.devices
+        return None
 
 
-def _by_passes(
-    con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change, why: CannotAnswer
-) -> Other:
-    """Where transfers do not tell micro-batches apart, kernels and operators may: the schedule that
-    was recognised, with other micro-batches. `why` not by transfers."""
+def _by_passes(job: CaptureJob, own: Other, change: Change, passes: Ready) -> Other:
+    """The schedule that was recognised, with other micro-batches: for where transfers do not tell
+    these apart."""
+    refuse_beside(job, own, change)
     ops = job.ops
-    try:
-        measured = recognised(con, job, own, change)
-    except CannotAnswer:
-        raise why from None
-    stages, recorded = measured.measured.devices, measured.measured.micro_batches
+    stages, recorded = passes.measured.devices, passes.measured.micro_batches
     batches = [at for at, name in enumerate(ops.types) if name.lower() == "batchsendrecv"]
     least = 2 * (stages - 1)  # passes until the first stage has its first backward
     if recorded < least and np.isin(ops.type, batches).any():
@@ -107,7 +103,7 @@ def _by_passes(
             f"{change.word}: with batchSendRecv, {recorded} micro-batches on {stages} stages do not"
             f" show how stages wait for each other in turn: record steps of {least} or more"
         )
-    return executed(measured, own, None, int(change.value))
+    return executed(passes, own, None, int(change.value))
 
 
 def _longest(pipelines: list[Pipeline], step: Picked, micro_batch: Picked) -> Times:

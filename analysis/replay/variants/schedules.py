@@ -25,13 +25,12 @@ def schedule(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change
                 change=change.word,
             )
         )
-    return executed(recognised(con, job, own, change), own, change.value, None)
+    refuse_beside(job, own, change)
+    return executed(recognised(con, job), own, change.value, None)
 
 
-def recognised(
-    con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change
-) -> Ready:
-    """The pipeline that ran. Raises CannotAnswer where its schedule is not known."""
+def refuse_beside(job: CaptureJob, own: Other, change: Change) -> None:
+    """Raises UsageError beside other changes: passes are executed as measured."""
     if own.waits is not job.waits or own.added_ns:
         raise UsageError(
             Message(
@@ -39,6 +38,10 @@ def recognised(
                 change=change.word,
             )
         )
+
+
+def recognised(con: duckdb.DuckDBPyConnection, job: CaptureJob) -> Ready:
+    """The pipeline that ran. Raises CannotAnswer where its schedule is not known."""
     return ready(con, pipeline(con, job.run, job.capture, known=job.ops))
 
 

@@ -33,12 +33,13 @@ _ops as materialized (
 ),
 -- Groups of two of which both members send, or receive, under one number.
 _crossed as (
-    select distinct group_key, min(rank) over (partition by group_key) as low, max(rank) over (partition by group_key) as high
+    select group_key, min(low) as low, max(high) as high
     from (
-        select group_key, unnest(list(distinct rank)) as rank
+        select group_key, min(rank) as low, max(rank) as high
         from _ops where alike is not null and op_type in ('send', 'receive')
-        group by group_key, alike, op_type having count(distinct rank) = 2
+        group by group_key, alike, op_type having low < high
     )
+    group by group_key
 ),
 -- Peers of transfers whose numbers say nothing.
 _peers as (

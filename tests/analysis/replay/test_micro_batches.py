@@ -7,9 +7,16 @@ from dataclasses import replace
 import pytest
 
 from npuscope.analysis.replay.variants.micro_batches import _drawn
-from npuscope.errors import CannotAnswer
+from npuscope.errors import CannotAnswer, UsageError
 from npuscope.sample_traces.generate import Job
-from tests.analysis.replay.replayed_jobs import SMALL, check_pair, mean_of, replayed, tables
+from tests.analysis.replay.replayed_jobs import (
+    SLOW_RANK,
+    SMALL,
+    check_pair,
+    mean_of,
+    replayed,
+    tables,
+)
 
 DEEP = replace(SMALL, pp=4, dp=1, ep=1, layers=4, expert_skew=0.0, noise=0.01, seed=7_211)
 
@@ -41,6 +48,16 @@ def test_more_or_fewer_micro_batches_of_another_seed_as_they_ran(few: int, many:
 )  # fmt: skip
 def test_recognised_passes_tell_what_transfers_do_not(job: Job, many: int) -> None:
     check_pair(job, replace(job, micro_batches=many), f"micro_batches={many}", within=0.005)
+
+
+@pytest.mark.slow
+def test_other_changes_stand_beside_other_micro_batches_but_not_of_chunks() -> None:
+    base = replace(SMALL, layers=4, micro_batches=4)
+    words = ("rank:3=median", "micro_batches=8")
+    check_pair(replace(base, **SLOW_RANK), replace(base, micro_batches=8), *words)
+    job = replace(base, schedule="zb-v", **SLOW_RANK)
+    with pytest.raises(UsageError, match="stands alone"):
+        mean_of(tables(job), replayed(job), *words)
 
 
 def test_draws_are_of_recorded_micro_batches_and_the_last_of_last_ones() -> None:
