@@ -155,7 +155,9 @@ def grouped(given: Sequence[Tensor | None], made: Sequence[Tensor | None]) -> Pr
             for halves in (1, 2):  # SwiGLU in the same kernel makes one column of two
                 if _fits(halves * y.shape[-1], held.columns, held.column_block):
                     return Product(2 * x.element_count * halves * y.shape[-1])
-    raise Unresolved("the shapes are not those of grouped matrix products")
+    if weights.batch or len(y.shape) != 2:
+        raise Unresolved("the shapes are not those of grouped matrix products")
+    return _shared_rows(x, w, y)
 
 
 def _added(
@@ -170,17 +172,18 @@ def _added(
 
 
 def _shared_rows(x: Tensor, w: Tensor, y: Tensor) -> Product:
-    _, rows, columns = y.shape
-    shared = {
-        x.shape[one[0]]
+    """y has the groups' results one behind the other, or below each other in one matrix."""
+    *groups, rows, columns = y.shape
+    counted = {
+        x.element_count * columns
         for one, other in product(((0, 1), (1, 0)), ((0, 1), (1, 0)))
-        if x.shape[one[1]] == rows
-        and w.shape[other[1]] == columns
-        and x.shape[one[0]] == w.shape[other[0]]
+        if x.shape[one[0]] == w.shape[other[0]] and w.shape[other[1]] == columns
+        if rows == x.shape[one[1]]
+        or (not groups and x.shape[one[1]] and not rows % x.shape[one[1]])
     }
-    if len(shared) != 1:
+    if len(counted) != 1:
         raise Unresolved("the shapes are not those of grouped matrix products")
-    return Product(2 * shared.pop() * rows * columns)
+    return Product(2 * counted.pop())
 
 
 def _present(given: Sequence[Tensor | None]) -> list[Tensor]:

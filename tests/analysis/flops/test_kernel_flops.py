@@ -97,6 +97,8 @@ def test_blocked_layouts(m: int, n: int, k: int, turned: bool) -> None:
         ("GroupedMatmul", "290,64;64,96;64,96", "290,96", 2 * 290 * 64 * 96),  # listed weights
         ("GroupedMatmul", "290,64;290,96", "4,64,96", 2 * 290 * 64 * 96),  # weights' gradients
         ("GroupedMatmul", "64,290;290,96", "4,64,96", 2 * 290 * 64 * 96),
+        # Added to gradients that lie below each other: x, gradient of the result, groups, sum.
+        ("GroupedMatmulAdd", "290,64;290,96;4;256,96", "256,96", 2 * 290 * 64 * 96),
         ("GroupedMatmul", "9,64;7,64;64,96;64,96", "9,96;7,96", 2 * 16 * 64 * 96),
         ("GroupedMatmulSwigluQuant", "290,64;4,64,96", "290,48;290", 2 * 290 * 64 * 96),
     ],
