@@ -105,26 +105,30 @@ def _decoded(head: str, place: int) -> Any:
 
 
 def job_metadata(
-    world_size: int | None, groups: Iterable[tuple[str, str | None, Sequence[int]]]
+    world_size: int | None, groups: Iterable[tuple[str, str | None, Iterable[int] | str]]
 ) -> ProfilerMetadata:
     """A job of groups (name, label, members), as Ascend's metadata would say it."""
     args = {"world_size": world_size}
-    told = {name: {"group_name": label, "global_ranks": list(m)} for name, label, m in groups}
+    told = {
+        name: {"group_name": label, "global_ranks": m if isinstance(m, str) else list(m)}
+        for name, label, m in groups
+    }
     return parse_metadata({"distributed_args": args, "parallel_group_info": told})
 
 
 def _metadata(info: Mapping[str, Any]) -> ProfilerMetadata:
     """distributedInfo: rank, world size and groups."""
     world_size = natural(info.get("world_size"))
-    groups: list[tuple[str, str | None, Sequence[int]]] = []
+    groups: list[tuple[str, str | None, Iterable[int] | str]] = []
     told = info.get("pg_config")
     for group in told if isinstance(told, list) else []:
         if not isinstance(group, dict) or not isinstance(group.get("pg_name"), (str, int)):
             continue
         members = group.get("ranks")
-        if not members and world_size and natural(group.get("pg_size")) == world_size:
-            members = list(range(world_size))  # of the whole job early versions list none
-        listed = members if isinstance(members, list) else []
+        size = natural(group.get("pg_size", group.get("group_size")))  # the latter: torch < 2.3
+        if members in (None, [], "", "[]") and world_size and size == world_size:
+            members = range(world_size)  # of the whole job early versions list none
+        listed = members if isinstance(members, (list, range, str)) else []
         groups.append((str(group["pg_name"]), text(group.get("pg_desc")), listed))
     return replace(job_metadata(world_size, groups), rank=natural(info.get("rank")))
 

@@ -1,7 +1,7 @@
 -- From staged Kineto events to canonical tables. kineto.py runs the parts by name.
 --
 -- What ran on the device is joined to the call that launched it by the GPU's correlation, and to the framework's
--- operator by PyTorch's "External id". Both are unique within a file.
+-- operator by PyTorch's "External id" ("external id" before torch 1.13). Both are unique within a file.
 
 -- name: places
 create or replace temp table _kineto_device_label as
@@ -20,7 +20,7 @@ select *, try_cast(coalesce(device_id, pid) as integer) as task_device_id from _
 where try_cast(coalesce(device_id, pid) as integer) <> (select device_id from _kineto_own_device);
 
 create or replace temp view _kineto_own as
-select * from _kineto_device
+select * replace (coalesce(external_id, older_external_id) as external_id) from _kineto_device
 where try_cast(coalesce(device_id, pid) as integer)
     is not distinct from (select device_id from _kineto_own_device)
     or try_cast(coalesce(device_id, pid) as integer) is null;
@@ -37,13 +37,13 @@ create or replace temp table _kineto_operator as
 select external_id, min_by(name, start_ns) as name, min_by(tid, start_ns) as thread_id, min(start_ns) as start_ns
 from _kineto_host
 where kind = 'operator' and external_id in (
-    select external_id from _kineto_own union select external_id from _kineto_api)
+    select external_id from _kineto_own union select coalesce(external_id, older_external_id) from _kineto_api)
 group by external_id;
 
 -- A driver's call stands inside the runtime's that made it, under the same correlation.
 create or replace temp table _kineto_call as
 select correlation, min_by(name, start_ns) as name, min_by(tid, start_ns) as thread_id, min(start_ns) as start_ns,
-    max(start_ns + dur_ns) as end_ns, min_by(external_id, start_ns) as external_id
+    max(start_ns + dur_ns) as end_ns, min_by(coalesce(external_id, older_external_id), start_ns) as external_id
 from _kineto_api
 where correlation in (select correlation from _kineto_own)
 group by correlation;

@@ -68,6 +68,7 @@ class CallArgs(Struct, gc=False):
 
     correlation: Scalar = None
     external_id: Int64 | None = field(name="External id", default=None)
+    older_external_id: Int64 | None = field(name="external id", default=None)  # torch < 1.13
 
 
 class TaskArgs(Struct, gc=False):
@@ -77,6 +78,7 @@ class TaskArgs(Struct, gc=False):
     stream_id: Int64 | None = field(name="stream", default=None)
     correlation: Scalar = None
     external_id: Int64 | None = field(name="External id", default=None)
+    older_external_id: Int64 | None = field(name="external id", default=None)
     collective: str | None = field(name="Collective name", default=None)
     in_count: Int64 | None = field(name="In msg nelems", default=None)
     out_count: Int64 | None = field(name="Out msg nelems", default=None)
@@ -116,9 +118,10 @@ _OPERATOR = (
     "external_id", "sequence_number", "forward_thread_id", "input_shapes", "input_dtypes",
     "module", "flops", "call_stack",
 )  # fmt: skip
+_CALL = ("correlation", "external_id", "older_external_id")
 _TASK = (
-    "device_id", "stream_id", "correlation", "external_id", "collective", "in_count", "out_count",
-    "group_size", "data_type", "group_name", "group_label", "group_ranks",
+    "device_id", "stream_id", "correlation", "external_id", "older_external_id", "collective",
+    "in_count", "out_count", "group_size", "data_type", "group_name", "group_label", "group_ranks",
 )  # fmt: skip
 _MEMORY = ("device_type", "device_id", "allocated_bytes", "reserved_bytes")
 # Columns of each kind of values; those behind the place are attributes of its args.
@@ -126,7 +129,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "operator": (*PLACE, *_OPERATOR),
     "annotation": (*PLACE, *_OPERATOR),
     "python": PLACE,
-    "api": (*PLACE, "correlation", "external_id"),
+    "api": (*PLACE, *_CALL),
     **dict.fromkeys(("kernel", "copy", "fill"), (*PLACE, *_TASK)),
     "step": PLACE,
     "range": PLACE,
@@ -195,7 +198,7 @@ class KinetoForm:
         put_slices(values["python"], [e for e in found["python"] if e.ph == "X"])
         calls = [e for e in found["api"] if e.ph == "X"]
         args = decode_args(calls, CallArgs, log)
-        put_slices(values["api"], calls, args, ("correlation", "external_id"))
+        put_slices(values["api"], calls, args, _CALL)
 
     def wanted(self) -> Wanted:
         """The same, for a compiled pass."""
@@ -242,7 +245,7 @@ class KinetoForm:
             table = table.filter(_is_step(table))
         if "start_ns" in table.column_names:
             table = drop_unplaced(table, ("start_ns", "name"), "name, time or duration", log)
-        if kind == "annotation":
+        if kind in ("annotation", "operator"):  # torch < 1.11 has steps among operators
             is_step = _is_step(table)
             yield "step", table.filter(is_step).select(PLACE)
             table = table.filter(pc.invert(is_step))

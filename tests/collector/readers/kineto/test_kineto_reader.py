@@ -313,6 +313,26 @@ def test_streams_and_categories_of_old_versions(tmp_path: Path) -> None:
     assert rows(con, "select kind, name from host_ops order by all") == [
         ("api", "cudaLaunchKernel"), ("operator", "aten::mm"),
     ]  # fmt: skip
+    # All of it as torch 1.8 says it tells the same: ids in lower case, steps among operators.
+    events = json.loads(json.dumps(EVENTS))
+    for one in events:
+        if one.get("cat") in ("cuda_runtime", "kernel", "gpu_memcpy", "gpu_memset"):
+            one["args"] = {key.replace("External", "external"): value
+                           for key, value in one["args"].items()}  # fmt: skip
+        if one.get("name", "").startswith("ProfilerStep") and one["cat"] == "user_annotation":
+            one["cat"] = "Operator"
+    groups: Any = [
+        {"pg_name": "0", "pg_desc": "default_pg", "group_size": "8", "ranks": "[]"},
+        {"pg_name": "3", "pg_desc": "TENSOR_MODEL_PARALLEL_GROUP", "ranks": "[4, 5]"},
+    ]
+    head = {**HEAD, "distributedInfo": {"rank": 5, "world_size": 8, "pg_config": groups}}
+    old_con, log = read_path(write(tmp_path / "old.json", events, head=head))
+    new_con, _ = read_path(write(tmp_path / "new.json", EVENTS))
+    assert not log.warnings
+    for table in KINETO_FILLS:
+        assert rows(old_con, f"from {table} order by all") == rows(
+            new_con, f"from {table} order by all"
+        ), table
 
 
 def test_a_light_reading_takes_only_the_head(tmp_path: Path) -> None:
