@@ -36,6 +36,8 @@ from ..staging import staging_place
 from ..store.space import is_out_of_space
 
 _HEADER_LIMIT_BYTES = 1 << 20
+# A cell in which a spreadsheet left digits, or hid them, that are no number.
+_ODD = "(number({0}) is null and regexp_matches({0}, '[0-9#]'))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +140,14 @@ def fill(
     """Execute the statement made of the SQL of the rows; rows that cannot be split are counted.
 
     numbers: titles of columns that are only asked for their `number`. They are parsed as such: a
-    file is taken for well-formed, and where anything in it is odd, it is read again as text. Then,
-    or where there are none, digits of these and of `decimals` that are no numbers are told.
+    file is taken for well-formed, and where anything in it is odd, it is read again as text. Then
+    digits of these and of `decimals` that are no numbers are told.
     Raises TraceFormatError where the file cannot be read.
     """
     try:
         with engine_file(rows.path, staging_place(con)) as file:
             readable = replace(rows, path=file.path)
-            if _execute(con, readable, rows, log, statement, numbers) or not numbers:
+            if _execute(con, readable, rows, log, statement, numbers, decimals):
                 _tell_unreadable(con, readable, rows, log, (*numbers, *decimals))
         if has_zero_bytes(rows.path):
             log.lose(rows.path, "damaged: zero bytes in place of text")
@@ -168,10 +170,16 @@ def _execute(
     log: ReadLog,
     statement: Callable[[str], str],
     numbers: Iterable[str],
+    decimals: Iterable[str],
 ) -> bool:
     """Whether anything in the file is odd."""
+    source = readable.source(numbers=numbers)
+    asked = {readable.cell(title) for title in decimals if readable.has(title)}
+    checks = (f"case when {_ODD.format(c)} then error('odd') else {c} end as {c}" for c in asked)
+    if asked:
+        source = f"(select * replace ({', '.join(checks)}) from {source})"
     try:
-        con.execute(statement(readable.source(numbers=numbers)))
+        con.execute(statement(source))
     except (duckdb.InvalidInputException, duckdb.ConversionException):
         try:
             con.execute(statement(readable.source()))
@@ -191,8 +199,7 @@ def _tell_unreadable(
     known = [title for title in titles if rows.has(title)]
     if not known:
         return
-    odd = "count(*) filter (where regexp_matches({0}, '[0-9#]') and number({0}) is null)"
-    counts = ", ".join(odd.format(rows.cell(title)) for title in known)
+    counts = ", ".join(f"count(*) filter (where {_ODD.format(rows.cell(t))})" for t in known)
     found = con.execute(f"select {counts} from {readable.source()}").fetchone() or ()
     con.execute("drop table if exists _rejects")
     con.execute("drop table if exists _scans")

@@ -136,6 +136,14 @@ def test_sizes_that_are_no_numbers_cost_only_themselves(staged: Staged) -> None:
         "memory_record.csv: 3 values in Size(KB), Allocation Total Allocated(MB), Release Time(us)"
         " are no numbers: they are unknown"
     ]
+    path.write_text(  # of a table that is well-formed but for a time
+        "Name,Size(KB),Allocation Time(us),Release Time(us),Device Type\n"
+        'aten::mm,2,1\t,"1,736.5",NPU:0\naten::mm,2,1\t,,NPU:0\n'
+    )
+    log = staged.read(memory_record, {"operator_memory": path})
+    assert log.warnings == [
+        "memory_record.csv: 1 values in Release Time(us) are no numbers: they are unknown"
+    ]
 
 
 def test_blocks_freed_outside_the_window(staged: Staged) -> None:
