@@ -40,6 +40,7 @@ _COLUMNS: dict[str, tuple[str, float]] = {
     "tokens per second": ("tokens_per_s", 1.0),
     "tokens_per_second": ("tokens_per_s", 1.0),
     "tps": ("tokens_per_s", 1.0),
+    "wps": ("tokens_per_s", 1.0),  # torchtitan until 2024
     "tokens per gpu per second (tgs)": ("tokens_per_s", 1.0),  # Megatron-DeepSpeed
     "lm loss": ("loss", 1.0),
     "loss": ("loss", 1.0),
@@ -139,24 +140,31 @@ _COUNTS = frozenset({"global batch size", "consumed samples", "consumed tokens"}
 _MAY_DIVERGE = frozenset({"loss", "grad_norm"})
 POSITIVE = frozenset({"elapsed_s", "tokens_per_s", "tflops_per_s", "mfu_ratio"})
 PER_DEVICE = frozenset({
-    "tps", "throughput(tps)", "perf/throughput", "tokens/p/s", "tokens per gpu per second (tgs)",
+    "tps", "wps", "throughput(tps)", "perf/throughput", "tokens/p/s",
+    "tokens per gpu per second (tgs)",
 })  # fmt: skip
 
 _GROUPED = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?"
 _PLAIN = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,4})?"
 _NUMBER = rf"[-+]?(?:{_GROUPED}|{_PLAIN}|[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)"
 _WHOLE_NUMBER = re.compile(rf"({_NUMBER})\s*(%?)")
-_COUNT = re.compile(r"\d{1,18}")
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ITERATION = re.compile(r"\biteration(?::?\s+(\d{1,18})\s*/\s*\d{1,18}|:\s*(\d{1,18}))\s*\|")
 _STEP = re.compile(r"(?<![\w/.-])step\s*:\s*(\d{1,18})(?![\w.])")
 _PAIR = re.compile(rf"(?<![\w/.])([A-Za-z][\w/]*)\s*:\s*({_NUMBER}\s?%?)(?=[\s,;|]|$)")
 _RECORD = re.compile(r"\{[^{}]*['\"]loss['\"]\s*:[^{}]*\}")
 _MEMBER = re.compile(rf"['\"](\w+)['\"]\s*:\s*['\"]?({_NUMBER}\s?%?)['\"]?\s*(?=[,}}])")
+# Of Hugging Face's Trainer, of LLaMA-Factory, of ms-swift (`10/500`).
+_RECORD_STEP = re.compile(
+    r"['\"](?:step|global_step|current_steps|global_step/max_steps)['\"]\s*:"
+    r"\s*['\"]?(\d{1,18})(?=[/'\",\s}])"
+)
 _BESIDE_LOSS = frozenset({"step", "global_step", "epoch", "grad_norm", "learning_rate"})
 _ARGUMENT = re.compile(r"(?<!\w)(seq_length|global_batch_size|world_size) \.{2,} (\d{1,18})(?!\S)")
 MINDFORMERS = re.compile(r"\bEpoch:\[\s*(\d+)/\s*\d+\],\s*step:\[\s*(\d+)/\s*(\d+)\],(.*)")
-_FORMERS_PAIR = re.compile(rf"(\w+):\s*\[?({_NUMBER})\]?(?:ms|T)?(?=[,\s}}]|$)")
+# In 2023 `loss:[8.1/8.2], time:512.3 ms`: the step's and the mean loss.
+_FORMERS_PAIR = re.compile(rf"(\w+):\s*\[?({_NUMBER})(?:/{_NUMBER})?\]?(?:ms|T)?(?=[,\s}}]|$)")
+_FORMERS_TIME = re.compile(r"\btime:(?=\s*[-+\d.,eE]+\s*ms\b)")
 _WRAPPED = re.compile(r"\b(?:np\.|numpy\.|tensor)\w*\(([^()]*?)(?:,[^()]*)?\)")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?")
 _WORLD = re.compile(r"\busing world size: (\d{1,18})\b")
@@ -193,7 +201,8 @@ def parse(line: bytes, *, is_ended: bool = True) -> Iterator[LogEntry]:
     elif is_ended and "Epoch:[" in text and (epoch := MINDFORMERS.search(text)):
         # Steps begin again in each epoch.
         number = (int(epoch[1]) - 1) * int(epoch[3]) + int(epoch[2])
-        yield from _told(number, _FORMERS_PAIR.findall(epoch[4]), text[: epoch.start()])
+        pairs = _FORMERS_PAIR.findall(_FORMERS_TIME.sub("per_step_time:", epoch[4]))
+        yield from _told(number, pairs, text[: epoch.start()])
     elif is_ended and (step := _STEP.search(text)):
         pairs = [(key.lower(), value) for key, value in _PAIR.findall(text[step.end() :])]
         if not {"loss", "timing_s/step", "timing_s/gen"}.isdisjoint(dict(pairs)):
@@ -225,11 +234,10 @@ def _piped(step: int, text: str, before: str) -> Iterator[LogEntry]:
 
 def _record(text: str) -> Iterator[LogEntry]:
     pairs: list[tuple[str, str]] = [(key.lower(), value) for key, value in _MEMBER.findall(text)]
-    found = dict(pairs)
-    if not _BESIDE_LOSS & found.keys():
+    if not _BESIDE_LOSS & dict(pairs).keys():
         return
-    step = found.get("step", found.get("global_step", ""))
-    yield from _told(int(step) if _COUNT.fullmatch(step) else None, pairs)
+    step = _RECORD_STEP.search(text)
+    yield from _told(int(step[1]) if step else None, pairs)
 
 
 def _told(

@@ -94,6 +94,15 @@ def test_lines_keep_their_order(tmp_path: Path) -> None:
         (1, 1.5), (2, 2.5), (3, 3.5), (4, None), (5, 1.0)
     ]  # fmt: skip
     assert (found[0]["per_device"], found[3]["not_finite_count"]) == (1.0, 1.0)
+    # Words of other versions and trainers: torchtitan's of 2024, LLaMA-Factory's, ms-swift's.
+    text = (
+        "step: 1  loss: 1.5  wps: 1,000\n"
+        '{"current_steps": 2, "total_steps": 9, "loss": 2.5, "lr": 1e-05, "epoch": 0.1}\n'
+        "{'loss': 3.5, 'learning_rate': 1e-05, 'epoch': 0.2, 'global_step/max_steps': '3/9'}\n"
+    )
+    found = lines_of(tmp_path, text)
+    assert [(row["step"], row["loss"]) for row in found] == [(1, 1.5), (2, 2.5), (3, 3.5)]
+    assert (found[0]["tokens_per_s"], found[0]["per_device"]) == (1000.0, 1.0)
 
 
 def test_mindformers(tmp_path: Path) -> None:
@@ -108,6 +117,10 @@ def test_mindformers(tmp_path: Path) -> None:
         "step": 10, "loss": 8.125, "elapsed_s": 13.336, "learning_rate": 9.9e-08,
         "loss_scale": 65536.0, "grad_norm": 1.89, "tflops_per_s": 38.5, "at_s": 0,
     }  # fmt: skip
+    older = "Epoch:[  1/  3], step:[    2/ 1563], loss:[7.5/7.75], time:512.5 ms, lr:1e-05\n"
+    assert lines_of(tmp_path, older) == [
+        {"step": 2, "loss": 7.5, "elapsed_s": 0.5125, "learning_rate": 1e-05}
+    ]
 
 
 def test_mindspeed_rl(tmp_path: Path) -> None:
