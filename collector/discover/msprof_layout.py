@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..model import Framework, Role, SourceFile
@@ -132,6 +132,7 @@ def newest_export(files: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
         is_framework = not found and not _OF_MSPROF.fullmatch(name)
         return ("~" if is_framework else found[1] if found else "", piece(file)[0])
 
+    files = _of_one_form(files, written)
     numbers = [piece(file)[0] for file in files]
     kept = list(files)
     if -1 in numbers or len(set(numbers)) < len(files):
@@ -143,6 +144,19 @@ def newest_export(files: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
                 break
             kept.append(file)
     return tuple(sorted(kept, key=piece))
+
+
+def _of_one_form(
+    files: Sequence[SourceFile], written: Callable[[SourceFile], tuple[str, int]]
+) -> Sequence[SourceFile]:
+    """Without the older of an export in one piece and one in slices that nothing else dates."""
+    newest, _ = max(map(written, files))
+    alike = sorted((f for f in files if written(f)[0] == newest), key=lambda f: f.mtime_ns)
+    is_whole = [written(file)[1] < 0 for file in alike]
+    if all(is_whole) or not any(is_whole):
+        return files
+    older = {file for file, whole in zip(alike, is_whole, strict=True) if whole != is_whole[-1]}
+    return [file for file in files if file not in older]
 
 
 def missing_slices(files: Iterable[SourceFile]) -> list[int]:

@@ -403,6 +403,9 @@ def _collect(
             bare = name.removesuffix(".gz")
             if role is None and bare not in names and role_of(bare) in EXPORTS:
                 problems.append(Problem(str(place / name), "packed, not read: `gunzip` it"))
+            elif role is None and name.lower() not in names and role_of(name.lower()) in EXPORTS:
+                what = f"not read: rename it to {name.lower()}, as the profiler calls it"
+                problems.append(Problem(str(place / name), what))
             if role is None or (info_only and place in info_only and role in EXPORTS):
                 continue
             path = place / name
@@ -473,6 +476,10 @@ def _nothing_exported(folder: Path, framework: Framework) -> str:
         return "the folder is empty: profiling was stopped, or copying: copy or record it again"
     if framework == "msprof":
         return "raw data only: run `msprof --export=on --output=<this folder>` first"
+    for name in names_in(folder):
+        if name.upper() == OUTPUT_FOLDER != name:
+            return f"{name} is not read: rename it to {OUTPUT_FOLDER}, as the profiler calls it"
     if (folder / OUTPUT_FOLDER).is_dir():
-        return f"{OUTPUT_FOLDER} is empty: analysis failed or was stopped; run analyse() again"
+        state = "holds no file of a profiler" if names_in(folder / OUTPUT_FOLDER) else "is empty"
+        return f"{OUTPUT_FOLDER} {state}: analysis failed or was stopped; run analyse() again"
     return "raw data only: run torch_npu.profiler.profiler.analyse(<this folder>) first"

@@ -236,6 +236,17 @@ def test_only_the_newest_export_of_several_counts(tmp_path: Path) -> None:
     (output / "kernel_details.csv").write_text(KERNELS)
     (source,) = discover(tmp_path).ranks
     assert [Path(file.path).name for file in source.files["kernels"]] == ["kernel_details.csv"]
+    # In one piece or in slices, as it was written last, where names have no time.
+    for names in (
+        ["kernel_details_slice_0.csv", "kernel_details_slice_1.csv"],
+        ["kernel_details.csv"],
+    ):
+        for number, path in enumerate(sorted(output.glob("kernel_details*"))):
+            os.utime(path, (number, number))
+        for name in names:
+            (output / name).write_text(KERNELS)
+        (source,) = discover(tmp_path).ranks
+        assert [Path(file.path).name for file in source.files["kernels"]] == names
 
 
 def test_slices_with_times_of_their_own_are_one_table(tmp_path: Path) -> None:
@@ -287,12 +298,17 @@ def test_packed_tables_are_told(tmp_path: Path) -> None:
     (folder / "communication.json.gz").write_bytes(b"packed")
     (folder / "kernel_details.csv.gz").write_bytes(b"stands there unpacked, too")
     flat = "z_ascend_pt\\ASCEND_PROFILER_OUTPUT\\kernel_details.csv"  # Windows made the archive
+    (folder / "Memory_Record.CSV").write_text("elsewhere names have no case")
+    (tmp_path / "c_ascend_pt" / "ascend_profiler_output").mkdir(parents=True)
     # The first is unpacked.
     for name in ("x_ascend_pt.zip", "y_ascend_pt.tar.gz", "notes.zip", flat):
         (tmp_path / name).write_bytes(b"packed")
     told = {Path(one.path).name: one.message for one in discover(tmp_path).problems}
     assert told == {
         "communication.json.gz": "packed, not read: `gunzip` it",
+        "Memory_Record.CSV": "not read: rename it to memory_record.csv, as the profiler calls it",
+        "c_ascend_pt": "ascend_profiler_output is not read: rename it to ASCEND_PROFILER_OUTPUT, as"
+        " the profiler calls it",
         "y_ascend_pt.tar.gz": "packed, not read: unpack it",
         flat: "not read: \\ in names stands for folders: unpack it with a tool that makes them",
     }
