@@ -44,7 +44,7 @@ _FOLDERS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
 _FILES: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
     (re.compile(pattern), label, why)
     for pattern, label, why in (
-        (r"(op|api|communication)_statistic.*\.csv", "*_statistic*.csv", _COMPUTED),
+        (r"(op|api|communication|hccl)_statistic.*\.csv", "*_statistic*.csv", _COMPUTED),
         (r"(step_trace|task_time).*\.csv", "", _COMPUTED),
         (r"operator_details.*\.csv", "", "not needed: the timeline has its operators with times"),
         (r"(l2_cache|soc_pmu|data_preprocess|aicpu|fusion_op|static_op_mem).*\.csv", "", _NOT_YET),

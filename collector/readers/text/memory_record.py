@@ -23,6 +23,7 @@ _ALLOCATED = ("Total Allocated(KB)", "Total Allocated(MB)")
 _RESERVED = ("Total Reserved(KB)", "Total Reserved(MB)")
 _SIZE = ("Size(KB)", "Size(MB)")
 # What databases of MindSpore and msprof tell of: the framework's allocator is in the text alone.
+# One of torch_npu without NPU_MEM does not know what the process holds (APP).
 _WITHOUT_FRAMEWORK = frozenset({"APP", "DEVICE", "GE"})
 
 
@@ -37,7 +38,7 @@ def read(
     told = con.execute("select distinct source, component from memory").fetchall()
     known = sorted(component or "" for kind, component in told if kind == "record")
     spared: set[Role] = {"module_memory"} if any(kind == "module" for kind, _ in told) else set()
-    if not _WITHOUT_FRAMEWORK.issuperset(known):
+    if "APP" in known and not _WITHOUT_FRAMEWORK.issuperset(known):
         spared.add("memory_record")
     selects: dict[Role, tuple[str, Callable[[Rows, str], str], tuple[tuple[str, ...], ...]]] = {
         "memory_record": ("memory", _record_sql, (_TIME, (*_ALLOCATED, *_RESERVED))),

@@ -88,6 +88,17 @@ def test_units_devices_and_exponents(staged: Staged) -> None:
         (5, "WORKSPACE", 10000, 1536, 2048, None, None, "record"),
         (6, "APP", 10500, None, None, None, None, "record"),
     ]
+    # Beside a database with the framework's curve: what the process held, unless it has that, too.
+    for told, added in ((["PTA", "GE"], ["APP", "WORKSPACE"]), (["PTA", "APP"], [])):
+        staged.con.execute("delete from memory")
+        for component in told:
+            staged.con.execute(
+                "insert into memory by name"
+                " select 'record' as source, ? as component, 1 as timestamp_ns", [component],
+            )  # fmt: skip
+        staged.read(memory_record, {"memory_record": files})
+        [(found,)] = staged.rows("select list(component) from memory")
+        assert sorted(found) == sorted(told + added)
 
 
 def test_modules_and_their_marker_for_unknown(staged: Staged) -> None:
