@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..chrome_trace.events import Event
 
 OF_TABLES = "iterations of step_trace_*.csv"
+_TIMES = ("Iteration End(us)", "Iteration Time(us)")
 _NAME = r"^Iteration (\d+)$"
 _NUMBERS = re.compile(r"step_trace_\d+_(\d+)_(\d+)(?:_\d{14,})?\.json$")
 _MODEL = r"(?i)model ?id: ?(\d+)"
@@ -43,11 +44,14 @@ def read(
 
     def read_one(path: str) -> None:
         if path.endswith(".csv"):
-            rows = open_rows(path, log, [("Iteration ID",), ("Iteration End(us)",)])
+            rows = open_rows(path, log, [("Iteration ID",), _TIMES[:1]])
             if rows is not None and names_device(rows, source, log):
                 own = own_rows(source, "device_id")
                 insert = "insert into _iterations by name"
-                fill(con, rows, log, lambda text: f"{insert} {_rows_sql(rows, text, own)}")
+                fill(
+                    con, rows, log, lambda text: f"{insert} {_rows_sql(rows, text, own)}",
+                    decimals=_TIMES,
+                )  # fmt: skip
         elif not tables and _is_own(path, source) and _own_iteration(path) not in _known(con):
             _read_slices(con, path, log)
 

@@ -129,6 +129,12 @@ def _derive(
             con.execute(sql["iterations"].format(iteration=iteration_sql("o.name", "t.name")))
             if put_steps(con, log):
                 log.rules["steps"] = "iterations of the timeline"
+    if untyped := scalar(con, sql["untyped"]):
+        log.rows_lost += untyped
+        log.warn(
+            "trace: {count} device tasks without a type left out: whether they compute is unknown",
+            count=untyped,
+        )
     unbound = scalar(con, sql["unbound"])
     if unbound and "launches" in wanted:
         log.warn(

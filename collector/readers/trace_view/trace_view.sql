@@ -235,6 +235,11 @@ select count(distinct (id, pid, tid, at_ns)) from _trace_flow
 where category = 'HostToDevice' and side = 'f'
     and id not in (select id from _trace_flow where category = 'HostToDevice' and side = 's');
 
+-- name: untyped
+select count(*) from _trace_other o
+join _trace_process p on p.pid = o.pid and p.kind = 'hardware'
+join _trace_thread t on t.pid = o.pid and t.tid = o.tid and t.stream_id is not null;
+
 -- name: steps
 -- A step's range on the device: from the first start to the last end of what was launched within it, but not
 -- ending before the host's. Arrows from framework operators tell best (a queued call may run in a later step's

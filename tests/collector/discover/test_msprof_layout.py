@@ -219,6 +219,12 @@ def test_iterations_of_a_table(staged: Staged) -> None:
         (2, US * 1000 + 90_750, US * 1000 + 100_750),
     ]
     assert log.rules["steps"] == "iterations of step_trace_*.csv"
+    assert not log.warnings
+    path.write_text("\n".join([HEADER, *rows, "0,3,####,10,4", ""]))
+    log = staged.read(iterations, {"iterations": path})
+    assert log.warnings == [
+        f"{path.name}: 1 values in Iteration End(us) are no numbers: they are unknown"
+    ]
 
 
 def test_no_iterations_are_no_steps(staged: Staged) -> None:

@@ -139,6 +139,14 @@ def test_args_of_wrong_types_cost_only_themselves(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert log.rows_lost == 0
     assert log.warnings
+    # The device's without their type: what is lost is told.
+    bare = [{**e, "args": {}} if e["pid"] == NPU and e["ph"] == "X" else e for e in TRACE]
+    (tmp_path / "bare").mkdir()
+    con, log = read_paths([write(tmp_path / "trace_view.json", bare)], tmp_path / "bare")
+    assert rows(con, "select count(*) from kernels") == [(0,)]
+    assert (log.rows_lost, log.warnings) == (
+        4, ["trace: 4 device tasks without a type left out: whether they compute is unknown"]
+    )  # fmt: skip
 
 
 def test_bytes_that_are_no_utf8(tmp_path: Path) -> None:
