@@ -59,27 +59,21 @@ def forget(con: duckdb.DuckDBPyConnection, views: str = "") -> None:
         memory.views = views
 
 
-def once(answer: Answer[Asked, Told]) -> Answer[Asked, Told]:
-    """What a function returns is computed once for each connection and arguments.
+def kept(answer: Answer[Asked, Told]) -> Answer[Asked, Told]:
+    """What a function returns is computed once for each connection and arguments and, where it
+    took long, once for each version of the store and of the rules.
 
-    It depends on these and on the connection's tables alone. Its argument `known`, if it has one,
-    is what the caller has at hand: it spares time and changes no answer.
+    It depends on the arguments and on the connection's tables alone. Its argument `known`, if it
+    has one, is what the caller has at hand: it spares time and changes no answer. For frames,
+    records of this room, texts and numbers, and lists of these (see `packed`).
     """
-    return _answering(answer)
+    return _answering(answer, is_kept=True)
 
 
 def latest(answer: Answer[Asked, Told]) -> Answer[Asked, Told]:
-    """As `once`, for the arguments of the last two questions: what is large, and asked of one
-    capture after the other, or of two side by side."""
+    """As `kept`, for the arguments of the last two questions and never in the store: what is
+    large, and asked of one capture after the other, or of two side by side."""
     return _answering(answer, most=2)
-
-
-def kept(answer: Answer[Asked, Told]) -> Answer[Asked, Told]:
-    """As `once`, and where it took long, once for each version of the store and of the rules.
-
-    For frames, records of this room, texts and numbers, and lists of these (see `packed`).
-    """
-    return _answering(answer, is_kept=True)
 
 
 def _answering(

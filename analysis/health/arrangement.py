@@ -1,7 +1,7 @@
 """Sequences over data-parallel ranks so that the slowest has least to do.
 
 Greedy: the largest first, each to who has least, then moves and exchanges with the slowest as long
-as they help. Exact, for few: every arrangement, but those that a better one or symmetry rules out.
+as they help.
 """
 
 from __future__ import annotations
@@ -87,35 +87,3 @@ def _improved(cost: Floats, places: Places, ranks_count: int) -> Places:
             places[others[other]] = slowest
         loads = np.bincount(places, cost, ranks_count)
     return places
-
-
-def exact(costs: Sequence[float] | Floats, ranks_count: int) -> Places:
-    """The best places; for a dozen sequences on a few ranks, as time grows with their power."""
-    cost = np.asarray(costs, np.float64)
-    order = np.argsort(-cost, kind="stable")
-    sizes = cost[order].tolist()
-    best = greedy(cost, ranks_count)
-    least = float(np.bincount(best, cost, ranks_count).max())
-    bound = max(sum(sizes) / ranks_count, max(sizes, default=0.0))
-    loads, chosen = [0.0] * ranks_count, [0] * len(sizes)
-
-    def place(at: int) -> None:
-        nonlocal least, best
-        if at == len(sizes):
-            if max(loads) < least:
-                least = max(loads)
-                best = np.empty(len(sizes), np.int64)
-                best[order] = chosen
-            return
-        seen = set()
-        for rank in range(ranks_count):
-            if loads[rank] in seen or loads[rank] + sizes[at] >= least or least <= bound:
-                continue
-            seen.add(loads[rank])
-            before = loads[rank]
-            loads[rank], chosen[at] = before + sizes[at], rank
-            place(at + 1)
-            loads[rank] = before
-
-    place(0)
-    return best

@@ -29,7 +29,6 @@ _FUSED = re.compile(
 _GROUPED = re.compile("grouped", re.I)
 _BATCHED = re.compile("batch", re.I)
 _BACKWARD = re.compile("grad|backward|backprop", re.I)
-_CUBE = ("AI_CORE", "MIX_AIC")
 _SETTING = re.compile(r"(Zeros|Ones)Like|Fills?(V\d)?D?$|MemSet|Zero$")
 _PICKING = re.compile(r"Gather|Index(V\d)?D?$|(Strided)?Slice")
 _FOUND = {

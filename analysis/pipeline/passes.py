@@ -48,10 +48,15 @@ class Pipeline:
     lanes: pl.DataFrame
 
 
-def passes(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFrame:
-    """One row per recognised pass, by rank, step and start; empty where none is recognised.
+@latest
+def pipeline(
+    con: duckdb.DuckDBPyConnection, run: str, capture: str, *, known: Operations | None = None
+) -> Pipeline:
+    """The passes with the schedule that they make.
 
-    `con` has all ranks of the capture compared (`ranks.rank_views.open_across`). Columns:
+    `con` has all ranks of the capture compared (`ranks.rank_views.open_across`). `known`: its
+    operations, where they were read. Of the passes there is one row for each that is recognised, by
+    rank, step and start; none where none is:
 
         run, capture     varchar  of the capture
         step             bigint   the producer's; NULL: it has none
@@ -75,15 +80,6 @@ def passes(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFra
     Two passes of a rank overlap only where they ran beside each other. Raises TraceNotFound where
     the capture has no kernels.
     """
-    return pipeline(con, run, capture).passes
-
-
-@latest
-def pipeline(
-    con: duckdb.DuckDBPyConnection, run: str, capture: str, *, known: Operations | None = None
-) -> Pipeline:
-    """The passes with the schedule that they make; `known`: its operations, where they were read.
-    As for `passes`."""
     ops = known or read_operations(con, run, capture)
     stage_of = rank_stages(con, run, capture)
     lanes = _lanes(ops, stage_of)

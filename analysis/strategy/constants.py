@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
@@ -35,11 +35,3 @@ def described_constants() -> dict[str, Constant]:
 def default_constants() -> Constants:
     """Values of all constants."""
     return {name: constant.value for name, constant in described_constants().items()}
-
-
-def with_values(values: Constants) -> dict[str, Constant]:
-    """The descriptions with other values."""
-    return {
-        name: replace(constant, value=values.get(name, constant.value))
-        for name, constant in described_constants().items()
-    }

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from math import log
 from pathlib import Path
@@ -33,7 +34,6 @@ from npuscope.analysis.strategy.constants import (
     Constants,
     default_constants,
     described_constants,
-    with_values,
 )
 from npuscope.analysis.strategy.cost import step_parts
 from npuscope.analysis.strategy.job import Job
@@ -183,7 +183,10 @@ def main() -> int:
         for found in pool.map(partial(left_out, runs, of_all), families):
             predictions |= found
     if given.fit:
-        described = with_values({name: float(f"{value:.4g}") for name, value in of_all.items()})
+        described = {
+            name: replace(one, value=float(f"{of_all[name]:.4g}")) if name in of_all else one
+            for name, one in described_constants().items()
+        }
         _write(ROOM / "constants.json", described)
         _write(ROOM / "intervals.json", intervals(runs, predictions))
     with TemporaryDirectory() as folder:

@@ -15,12 +15,13 @@ from npuscope.analysis import query
 from npuscope.analysis.findings import communication_rules
 from npuscope.analysis.findings.finding import CERTAINTIES, EVIDENCE_ROWS, Finding, ranked
 from npuscope.analysis.findings.findings import finding_rows, findings
-from npuscope.analysis.findings.list_findings import RULES, findings_markdown
+from npuscope.analysis.findings.list_findings import RULES
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay import captures
 from npuscope.analysis.scope import Scope
 from npuscope.collector.store import store
 from npuscope.profile import Source, bring_up_to_date
+from tests.analysis.findings_page import findings_markdown
 from tests.analysis.tables import Row, answer, connect, fill, kernel, op
 from tests.conftest import REPOSITORY
 

@@ -186,12 +186,6 @@ def backtest(loads: npt.ArrayLike, horizon: int, *, window: int = WINDOW) -> Bac
     )  # fmt: skip
 
 
-def best(loads: npt.ArrayLike, horizon: int, *, window: int = WINDOW) -> tuple[str, BackTest]:
-    """The method with the least error over the horizon, and the test that says so."""
-    tested = backtest(loads, horizon, window=window)
-    return tested.best, tested
-
-
 def scenarios(loads: npt.ArrayLike, method: str, tested: BackTest, count: int = 64) -> Floats:
     """Loads [cases, layers, experts] that may come: the forecast, missed as it was before.
 

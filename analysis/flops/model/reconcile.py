@@ -40,7 +40,7 @@ import msgspec
 from npuscope.errors import UsageError
 
 from .architecture import Grouped, Latent, Model, last_has_experts, layer_counts, shared_size
-from .model import Attention, ModelFlops, Recompute, Term, count
+from .model import Attention, Recompute, count
 
 TOLERANCE = 0.01
 _ATTENTION: tuple[Attention, ...] = ("causal", "full")
@@ -305,31 +305,12 @@ Convention = Literal["current", "before 2025-03"]
 _TRAINING = 3 * 2  # forward and twice that backward, 2 FLOPs per multiply-accumulate
 
 
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    """A term of Megatron's counter beside ours: training FLOPs per token over all layers.
-
-    `norm_flops` is the part of Megatron's that is norms, which we do not count; `difference_flops`
-    what is left of the difference without them: zero where the conventions are the same.
-    """
-
-    term: str
-    megatron_flops: Fraction
-    norm_flops: Fraction
-    our_flops: Fraction
-
-    @property
-    def difference_flops(self) -> Fraction:
-        """Ours less Megatron's without norms."""
-        return self.our_flops - (self.megatron_flops - self.norm_flops)
-
-
 def megatron_flops(
     model: Model, *, sequence_length: int, convention: Convention = "current"
 ) -> Fraction:
     """Training FLOPs per token as Megatron-LM counts them."""
-    terms = _terms(model, sequence_length, convention)
-    return sum((flops for _, flops, _ in terms), Fraction(0))
+    terms = megatron_terms(model, sequence_length, convention)
+    return sum((flops for _, flops in terms), Fraction(0))
 
 
 def attention_of(convention: Convention) -> Attention:
@@ -339,37 +320,10 @@ def attention_of(convention: Convention) -> Attention:
     return "causal" if convention == "current" else "full"
 
 
-def compare(counted: ModelFlops, convention: Convention = "current") -> tuple[_Compared, ...]:
-    """Our count beside Megatron's, term by term; sums of the rows are the two counts.
-
-    Megatron counts all MTP blocks the model has, whatever `counted` does.
-    """
-    ours: dict[str, Fraction] = {}
-    for term in counted.terms:
-        name = _megatron_name(term)
-        ours[name] = ours.get(name, Fraction(0)) + 3 * term.flops
-    theirs = {
-        name: (flops, norms)
-        for name, flops, norms in _terms(counted.model, counted.sequence_length, convention)
-    }
-    return tuple(
-        _Compared(name, *theirs.get(name, (Fraction(0), Fraction(0))), ours.get(name, Fraction(0)))
-        for name in [*theirs, *(name for name in ours if name not in theirs)]
-    )
-
-
-def _megatron_name(term: Term) -> str:
-    if term.kind == "attention":
-        return "core attention"
-    if term.term.startswith("attention"):
-        return "attention projections"
-    return {"projection of two": "MTP projection", "LM head": "logits"}.get(term.term, term.term)
-
-
-def _terms(
+def megatron_terms(
     model: Model, sequence_length: int, convention: Convention
-) -> Iterator[tuple[str, Fraction, Fraction]]:
-    """Terms of Megatron's counter: (name, training FLOPs per token, those of them that are norms).
+) -> Iterator[tuple[str, Fraction]]:
+    """Terms of Megatron's counter: (name, training FLOPs per token).
 
     Written in its own variables: MTP blocks are added to the layers of the last one's kind.
     """
@@ -384,34 +338,25 @@ def _terms(
     # One matrix of the expansion by a gated unit counts as one and a half of a plain pair.
     expansion = _TRAINING * 2 * h * (Fraction(3, 2) if model.gated else Fraction(1))
     if isinstance(attention, Grouped):
-        projections, norms = _grouped_projections(attention, h), 0
+        projections = _grouped_projections(attention, h)
         core = scores * 2 * attention.heads * attention.head_dim
     else:
-        projections, norms = _latent_projections(attention, h)
+        projections = _latent_projections(attention, h)
         width = attention.qk_nope_head_dim + attention.qk_rope_head_dim
         core = scores * attention.heads * width + scores * attention.heads * attention.v_head_dim
-    yield (
-        "attention projections",
-        Fraction(_TRAINING * projections * layers),
-        Fraction(_TRAINING * norms * layers),
-    )
-    yield "core attention", _TRAINING * core * layers, Fraction(0)
+    yield "attention projections", Fraction(_TRAINING * projections * layers)
+    yield "core attention", _TRAINING * core * layers
     if dense:
-        yield "dense FFN", expansion * (model.ffn_size or 0) * dense, Fraction(0)
+        yield "dense FFN", expansion * (model.ffn_size or 0) * dense
     if mixed and model.experts is not None:
         routed = model.experts.ffn_size * model.experts.top_k
-        yield "routed experts", expansion * routed * mixed, Fraction(0)
+        yield "routed experts", expansion * routed * mixed
         if model.experts.shared:
-            yield "shared experts", expansion * shared_size(model.experts) * mixed, Fraction(0)
+            yield "shared experts", expansion * shared_size(model.experts) * mixed
     if model.mtp_depth:
-        norms = 3 * h
-        yield (
-            "MTP projection",
-            Fraction(_TRAINING * model.mtp_depth * (norms + 2 * h * h)),
-            Fraction(_TRAINING * model.mtp_depth * norms),
-        )
+        yield "MTP projection", Fraction(_TRAINING * model.mtp_depth * (3 * h + 2 * h * h))
     heads = 1 + model.mtp_depth
-    yield "logits", Fraction(_TRAINING * h * model.vocabulary_size * heads), Fraction(0)
+    yield "logits", Fraction(_TRAINING * h * model.vocabulary_size * heads)
 
 
 def _grouped_projections(attention: Grouped, hidden_size: int) -> int:
@@ -421,16 +366,15 @@ def _grouped_projections(attention: Grouped, hidden_size: int) -> int:
     return int(2 * hidden_size * query_size * ratio)
 
 
-def _latent_projections(attention: Latent, hidden_size: int) -> tuple[int, int]:
-    """Elements of latent attention's projections, and those of them that are norms."""
+def _latent_projections(attention: Latent, hidden_size: int) -> int:
+    """Elements of latent attention's projections, norms among them."""
     a, rope = attention.heads, attention.qk_rope_head_dim
     query_size = a * (attention.qk_nope_head_dim + rope)
     if attention.q_lora_rank is None:
-        query, norms = hidden_size * query_size, 0
+        query = hidden_size * query_size
     else:
         query = attention.q_lora_rank * (hidden_size + query_size + 1)
-        norms = attention.q_lora_rank
     values = a * (attention.qk_nope_head_dim + attention.v_head_dim)
     latent = attention.kv_lora_rank * (hidden_size + values + 1)
     output = a * attention.v_head_dim * hidden_size
-    return query + latent + hidden_size * rope + output, norms + attention.kv_lora_rank
+    return query + latent + hidden_size * rope + output

@@ -82,23 +82,6 @@ def parse_order(text: str, source: str, name: str) -> Schedule:
     return made
 
 
-def written_order(schedule: Schedule) -> str:
-    """The text that `parse_order` reads as this schedule."""
-
-    def word(one: Pass) -> str:
-        return f"{one.kind}{one.micro_batch}" + (f".{one.chunk}" if one.chunk else "")
-
-    lines = [
-        "path " + " ".join(f"{device}.{chunk}" for device, chunk in route)
-        for route in schedule.routes
-    ]
-    lines += [
-        f"{device}: " + " ".join("+".join(map(word, entry)) for entry in order)
-        for device, order in enumerate(schedule.orders)
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def _place(word: str, at: str) -> tuple[int, int]:
     found = _PLACE.fullmatch(word)
     if found is None:

@@ -13,7 +13,6 @@ from npuscope.analysis.experts.plan.forecast import (
     METHODS,
     WINDOW,
     backtest,
-    best,
     expected_tokens,
     forecast,
     proportions,
@@ -112,9 +111,9 @@ def test_backtest_is_the_error_of_each_forecast_made() -> None:
 def test_the_best_method_follows_the_job() -> None:
     rng = np.random.default_rng(2)
     steady = rng.multinomial(2000, np.full(8, 1 / 8), (80, 2)).astype(float)
-    assert best(drifting(80), 20)[0] == "trend"
-    method, tested = best(steady, 20)
-    assert method == "mean"
+    assert backtest(drifting(80), 20).best == "trend"
+    tested = backtest(steady, 20)
+    assert tested.best == "mean"
     assert tested.errors["mean"] < tested.errors["last"] / 1.2
     assert tested.quantiles("mean")[0] < 0 < tested.quantiles("mean")[2]
 

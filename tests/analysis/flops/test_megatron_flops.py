@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,12 @@ import pytest
 
 from npuscope.analysis.flops.model.architecture import Experts, Grouped, Latent, Model
 from npuscope.analysis.flops.model.describe import model_of
-from npuscope.analysis.flops.model.model import count
+from npuscope.analysis.flops.model.model import ModelFlops, Term, count
 from npuscope.analysis.flops.model.reconcile import (
     Convention,
     attention_of,
-    compare,
     megatron_flops,
+    megatron_terms,
 )
 from npuscope.errors import UsageError
 
@@ -98,6 +100,54 @@ def documented(model: Model, seq_length: int, *, half: bool) -> float:
         + 6 * model.mtp_depth * (3 * h + 2 * h * h)
         + 6 * h * model.vocabulary_size * (1 + model.mtp_depth)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A term of Megatron's counter beside ours: training FLOPs per token over all layers.
+
+    `norm_flops` is the part of Megatron's that is norms, which we do not count; `difference_flops`
+    what is left of the difference without them: zero where the conventions are the same.
+    """
+
+    term: str
+    megatron_flops: Fraction
+    norm_flops: int
+    our_flops: Fraction
+
+    @property
+    def difference_flops(self) -> Fraction:
+        return self.our_flops - (self.megatron_flops - self.norm_flops)
+
+
+def compare(counted: ModelFlops, convention: Convention = "current") -> tuple[Compared, ...]:
+    """Our count beside Megatron's, term by term; sums of the rows are the two counts.
+
+    Megatron counts all MTP blocks the model has, whatever `counted` does.
+    """
+    model = counted.model
+    ours: dict[str, Fraction] = {}
+    for term in counted.terms:
+        name = in_megatrons_words(term)
+        ours[name] = ours.get(name, Fraction(0)) + 3 * term.flops
+    theirs = dict(megatron_terms(model, counted.sequence_length, convention))
+    norms = {"MTP projection": 6 * model.mtp_depth * 3 * model.hidden_size}
+    if isinstance(model.attention, Latent):
+        ranks = (model.attention.q_lora_rank or 0) + model.attention.kv_lora_rank
+        norms["attention projections"] = 6 * (model.layers + model.mtp_depth) * ranks
+    return tuple(
+        Compared(name, theirs.get(name, Fraction(0)), norms.get(name, 0),
+                 ours.get(name, Fraction(0)))
+        for name in [*theirs, *(name for name in ours if name not in theirs)]
+    )  # fmt: skip
+
+
+def in_megatrons_words(term: Term) -> str:
+    if term.kind == "attention":
+        return "core attention"
+    if term.term.startswith("attention"):
+        return "attention projections"
+    return {"projection of two": "MTP projection", "LM head": "logits"}.get(term.term, term.term)
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)

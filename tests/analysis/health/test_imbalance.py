@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from npuscope.analysis.health.arrangement import exact, greedy
+from npuscope.analysis.health.arrangement import greedy
 from npuscope.analysis.health.imbalance import (
     SequenceCost,
     Sync,
@@ -28,6 +28,38 @@ def slowest(costs: np.ndarray, places: np.ndarray, ranks: int) -> float:
 def case(chance: np.random.Generator, most: int) -> tuple[np.ndarray, int]:
     lengths = np.clip(chance.lognormal(7.5, 0.8, int(chance.integers(5, most))), 64, 16384)
     return lengths + lengths**2 / 8192, int(chance.integers(2, 5))
+
+
+def exact(cost: np.ndarray, ranks_count: int) -> np.ndarray:
+    """The best places, of all but those that a better one or symmetry rules out; for a dozen
+    sequences on a few ranks, as time grows with their power."""
+    order = np.argsort(-cost, kind="stable")
+    sizes = cost[order].tolist()
+    best = greedy(cost, ranks_count)
+    least = float(np.bincount(best, cost, ranks_count).max())
+    bound = max(sum(sizes) / ranks_count, max(sizes, default=0.0))
+    loads, chosen = [0.0] * ranks_count, [0] * len(sizes)
+
+    def place(at: int) -> None:
+        nonlocal least, best
+        if at == len(sizes):
+            if max(loads) < least:
+                least = max(loads)
+                best = np.empty(len(sizes), np.int64)
+                best[order] = chosen
+            return
+        seen = set()
+        for rank in range(ranks_count):
+            if loads[rank] in seen or loads[rank] + sizes[at] >= least or least <= bound:
+                continue
+            seen.add(loads[rank])
+            before = loads[rank]
+            loads[rank], chosen[at] = before + sizes[at], rank
+            place(at + 1)
+            loads[rank] = before
+
+    place(0)
+    return best
 
 
 def test_the_exact_arrangement_is_the_best_of_all() -> None:

@@ -9,9 +9,26 @@ import polars as pl
 
 from npuscope.analysis.pipeline.execution import Entry, precedence
 from npuscope.analysis.pipeline.measurement import queued
-from npuscope.analysis.pipeline.schedules import Schedule
+from npuscope.analysis.pipeline.schedules import Pass, Schedule
 
 ZERO_NS = 1_764_246_877_000_000_000
+
+
+def order_text(schedule: Schedule) -> str:
+    """The text that `order_file.parse_order` reads as this schedule."""
+
+    def word(one: Pass) -> str:
+        return f"{one.kind}{one.micro_batch}" + (f".{one.chunk}" if one.chunk else "")
+
+    lines = [
+        "path " + " ".join(f"{device}.{chunk}" for device, chunk in route)
+        for route in schedule.routes
+    ]
+    lines += [
+        f"{device}: " + " ".join("+".join(map(word, entry)) for entry in order)
+        for device, order in enumerate(schedule.orders)
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def ran(
@@ -26,7 +43,7 @@ def ran(
     steps: int = 2,
     seed: int = 1,
 ) -> pl.DataFrame:
-    """A frame as `passes.passes` makes it; a pass computes all the time that it takes alone."""
+    """A frame as `passes.pipeline` makes it; a pass computes all the time that it takes alone."""
     made = precedence(schedule)
     chance = np.random.default_rng(seed)
     columns = replicas * steps

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from npuscope.analysis.pipeline.answer import Answer, pipeline_answer
-from npuscope.analysis.pipeline.passes import passes
+from npuscope.analysis.pipeline.passes import pipeline
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.views import open_views
 from npuscope.collector.store import store
@@ -25,7 +25,7 @@ def told(path: Path) -> tuple[Answer, pl.DataFrame]:
         open_views(con)
         open_across(path, con)
         ((run, capture),) = con.execute("select distinct run, capture from ranks").fetchall()
-        return pipeline_answer(con, run, capture), passes(con, run, capture)
+        return pipeline_answer(con, run, capture), pipeline(con, run, capture).passes
 
 
 def test_two_micro_batches_of_a_stage(real_stores: Stores) -> None:

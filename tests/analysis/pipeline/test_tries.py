@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from npuscope.analysis.pipeline import tries
-from npuscope.analysis.pipeline.orders.order_file import written_order
 from npuscope.analysis.pipeline.passes import pipeline
 from npuscope.analysis.pipeline.schedules import schedule
 from npuscope.analysis.pipeline.tries_notes import tries_notes, work_notes
@@ -25,6 +24,7 @@ from npuscope.analysis.views import open_views
 from npuscope.analysis.wording import ms
 from npuscope.errors import CannotAnswer, UsageError
 from npuscope.sample_traces.generate import COMMITTED, Job, canonical_frames
+from tests.analysis.pipeline.pipeline_frames import order_text
 from tests.analysis.pipeline.test_placement import every_cut
 from tests.analysis.tables import connect, put
 
@@ -214,13 +214,13 @@ def test_two_copies_of_the_model_take_what_they_take() -> None:
 @pytest.mark.slow
 def test_an_order_of_a_file_is_the_schedule_that_it_writes(tmp_path: Path) -> None:
     ready = job_of(SMALL)
-    (tmp_path / "mine.txt").write_text(written_order(schedule("gpipe", 2, 4)))
+    (tmp_path / "mine.txt").write_text(order_text(schedule("gpipe", 2, 4)))
     _, named, mine = rows(ready, "gpipe", None, [tmp_path / "mine.txt"])
     same = set(named) - {"name", "schedule"}
     assert {key: named[key] for key in same} == {key: mine[key] for key in same}
     assert (mine["name"], mine["schedule"]) == ("mine.txt", "mine")
     assert [one["live_activations"] for one in mine["devices"]] == [4, 4]
-    (tmp_path / "two.txt").write_text(written_order(schedule("dualpipe", 2, 4)))
+    (tmp_path / "two.txt").write_text(order_text(schedule("dualpipe", 2, 4)))
     *_, two = rows(ready, None, None, [tmp_path / "two.txt"])
     assert two["pipeline_ns"] and two["predicted_step_ns"] is two["predicted_high_ns"] is None
 

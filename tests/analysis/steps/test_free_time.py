@@ -8,12 +8,12 @@ import polars as pl
 import pytest
 
 from npuscope.analysis.catalog import metric
-from npuscope.analysis.findings import list_findings
 from npuscope.analysis.wording import FREE_MEANS
 from npuscope.dashboard.exporter.gauges import GAUGES
 from npuscope.dashboard.locale.language import language_of
 from npuscope.dashboard.terminal.parts_table import WORDS
 from npuscope.dashboard.terminal.tables import steps_table
+from tests.analysis.findings_page import findings_markdown
 
 chinese = language_of("zh")
 
@@ -49,7 +49,7 @@ def test_outlets() -> None:
     gauges = {one.name: one.meaning for one in GAUGES}
     parts, by_rank = gauges["npuscope_step_part_seconds"], gauges["npuscope_rank_free_seconds"]
 
-    listed = list_findings.findings_markdown()
+    listed = findings_markdown()
     for said in (column.meaning, table, parts, by_rank, listed, FREE_MEANS):
         assert "another step's may run" in said
     assert "idle" not in WORDS["free"] and chinese(WORDS["free"]) != WORDS["free"]

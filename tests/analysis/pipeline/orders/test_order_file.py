@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from npuscope.analysis.pipeline.execution import even_durations, execute
-from npuscope.analysis.pipeline.orders.order_file import parse_order, read_order, written_order
+from npuscope.analysis.pipeline.orders.order_file import parse_order, read_order
 from npuscope.analysis.pipeline.schedules import SCHEDULES, schedule
 from npuscope.errors import UsageError
+from tests.analysis.pipeline.pipeline_frames import order_text
 
 TEXT = """
 # two stages
@@ -27,7 +28,7 @@ def test_a_small_file_is_1f1b() -> None:
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_what_is_written_is_read(tmp_path: Path, name: str) -> None:
     chosen = schedule(name, 4, 8)
-    (tmp_path / f"{name}.txt").write_text(written_order(chosen))
+    (tmp_path / f"{name}.txt").write_text(order_text(chosen))
     found = read_order(tmp_path / f"{name}.txt")
     assert found == chosen
     times = even_durations(found, 6, 4, 2)
