@@ -69,11 +69,11 @@ def connect(
 
 
 def open_staging(
-    folder: Path, *, memory_bytes: int = DEFAULT_MEMORY_BYTES, threads: int = 1
+    folder: Path, *, memory_bytes: int = DEFAULT_MEMORY_BYTES
 ) -> duckdb.DuckDBPyConnection:
     """A database as `connect` makes it, with every canonical table (without keys) and the macros
     of text.sql."""
-    con = connect(folder, memory_bytes=memory_bytes, threads=threads)
+    con = connect(folder, memory_bytes=memory_bytes)
     run(con, schema.sql("text.sql"))
     for table in schema.tables().values():
         run(con, schema.create_sql(table))
@@ -152,16 +152,12 @@ def has_table(con: duckdb.DuckDBPyConnection, name: str) -> bool:
     return True
 
 
-def scalar(
-    con: duckdb.DuckDBPyConnection,
-    sql: str,
-    parameters: Sequence[object] | Mapping[str, object] = (),
-) -> Any:
+def scalar(con: duckdb.DuckDBPyConnection, sql: str) -> Any:
     """The first value of a query's first row; None where it has no row.
 
     Takes the result whole: DuckDB 2 lets nothing else run on a connection before.
     """
-    rows = run(con, sql, parameters).fetchall()
+    rows = run(con, sql).fetchall()
     return rows[0][0] if rows else None
 
 

@@ -59,11 +59,11 @@ class ChangePoint:
         return None if change is None or not self.before else change / self.before
 
 
-def change_points(values: Floats, *, seed: int = 0) -> list[ChangePoint]:
+def change_points(values: Floats) -> list[ChangePoint]:
     """Changes of level of values in order of time, first to last.
 
-    `values`: n finite numbers of one unit. Equal input gives equal output: random orders are drawn
-    from `seed`. A change that lasts less than n / 1000 values is not looked for.
+    `values`: n finite numbers of one unit. Equal input gives equal output: random orders have
+    one seed. A change that lasts less than n / 1000 values is not looked for.
     """
     if len(values) < LEAST:
         return []
@@ -74,7 +74,7 @@ def change_points(values: Floats, *, seed: int = 0) -> list[ChangePoint]:
     size = math.ceil(len(whole) / _MOST_BLOCKS)
     starts = np.arange(0, len(whole), size)
     blocks = np.add.reduceat(whole, starts) / np.diff(starts, append=len(whole))
-    dice = np.random.default_rng(seed)
+    dice = np.random.default_rng(0)
     borders = [0, *(size * at for at in _splits(blocks, _widening(blocks), dice)), len(whole)]
     for place in range(1, len(borders) - 1):
         borders[place] = _sharpened(whole, (borders[place - 1], borders[place], borders[place + 1]))

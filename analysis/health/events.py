@@ -187,10 +187,10 @@ def _events(found: pl.DataFrame, kind: str, name: str) -> pl.DataFrame:
     )
 
 
-def level_changes(steps: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Where a column changes its level for good (`compare.change_points`): `usual` before, `value`
-    after, `low` and `high` of the difference."""
-    told = steps.filter(pl.col(name).is_finite() & pl.col("step").is_not_null())
+def level_changes(steps: pl.DataFrame) -> pl.DataFrame:
+    """Where the length of steps changes its level for good (`compare.change_points`): `usual`
+    before, `value` after, `low` and `high` of the difference."""
+    told = steps.filter(pl.col("step_ns").is_finite() & pl.col("step").is_not_null())
     step, stands_for = told["step"], told["iterations"].to_numpy()
     rows = [
         {
@@ -198,6 +198,6 @@ def level_changes(steps: pl.DataFrame, name: str) -> pl.DataFrame:
             "count": round(float(stands_for[one.at :][: one.count_after].sum())),
             "value": one.after, "usual": one.before, "low": one.low, "high": one.high,
         }
-        for one in change_points(told[name].cast(pl.Float64).to_numpy())
+        for one in change_points(told["step_ns"].cast(pl.Float64).to_numpy())
     ]  # fmt: skip
-    return _events(pl.DataFrame(rows), "change", name)
+    return _events(pl.DataFrame(rows), "change", "step_ns")

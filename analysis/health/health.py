@@ -68,7 +68,7 @@ def health(lines: pl.DataFrame, facts: LogFacts) -> Health:
     usual = weighed.filter(~pl.col("step").is_in(regular.implode()))
     found = pl.concat([
         *(events.spikes(weighed, name) for name in _SPIKED),
-        events.level_changes(usual, "step_ns"),
+        events.level_changes(usual),
         periodic,
         events.restarts(lines, weighed),
         events.not_finite(weighed),

@@ -275,9 +275,7 @@ def merged(one: pl.DataFrame, other: pl.DataFrame) -> pl.DataFrame:
     return both.group_by(keys).agg(pl.col("rate", "kernels").max()).sort(keys, nulls_last=True)
 
 
-def headroom_notes(
-    con: duckdb.DuckDBPyConnection, scope: Scope, rows: pl.DataFrame, *, of: str
-) -> list[str]:
+def headroom_notes(rows: pl.DataFrame, *, of: str) -> list[str]:
     """How rows of `operator_headroom` (`of` shape) or others are to be read, what is missing."""
     if rows.is_empty():
         return [Message("no compute kernel with such figures was recorded here")]

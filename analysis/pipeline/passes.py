@@ -238,7 +238,7 @@ def _with_numbers(
             words.setdefault(stage, {}).setdefault(letters, 0)
             words[stage][letters] += 1
     usual = {stage: max(told, key=lambda one: (told[one], one)) for stage, told in words.items()}
-    named = name_schedule(usual, stages, is_sure=is_sure, micro_batches=None)
+    named = name_schedule(usual, stages, is_sure=is_sure)
     numbers = []
     for (lane, stage), part in found.group_by(["lane", "stage"], maintain_order=True):
         numbers += _numbers(own[lane], stage, named, part["kind"].to_list())

@@ -48,29 +48,26 @@ def word(passes: Sequence[tuple[str, bool]]) -> str:
     return "".join(_LETTERS[kind].lower() if beside else _LETTERS[kind] for kind, beside in passes)
 
 
-def name_schedule(
-    words: Mapping[int, str], stages: int, *, is_sure: bool, micro_batches: int | None
-) -> Named:
+def name_schedule(words: Mapping[int, str], stages: int, *, is_sure: bool) -> Named:
     """The nearest order to the words of the stages that were seen, of so many stages in all.
 
-    is_sure: directions are told by operators or marks. micro_batches: as counted otherwise.
+    is_sure: directions are told by operators or marks.
     """
     counts = {sum(one in "Ff" for one in letters) for letters in words.values()}
     if stages == 1 or not words or len(counts) != 1:
-        alone = micro_batches or (min(counts) if len(counts) == 1 else 0) or None
+        alone = (min(counts) if len(counts) == 1 else 0) or None
         sure = "high" if stages == 1 and is_sure and alone else "low"
         return Named(NONE, None, sure, (), alone, None, None)
     passes = counts.pop()
     found = []
     for name, m, v in _candidates(passes, stages):
-        if micro_batches is None or m == micro_batches:
-            made = _words(name, stages, m, v)
-            if made is not None:
-                apart = [_distance(letters, made[at]) for at, letters in words.items()]
-                found.append((sum(apart) / len(apart), _PREFERRED.index(name), v, name, m))
+        made = _words(name, stages, m, v)
+        if made is not None:
+            apart = [_distance(letters, made[at]) for at, letters in words.items()]
+            found.append((sum(apart) / len(apart), _PREFERRED.index(name), v, name, m))
     found.sort()
     if not found or found[0][0] > _FAR:
-        return Named(NONE, found[0][0] if found else None, "low", (), micro_batches, None, None)
+        return Named(NONE, found[0][0] if found else None, "low", (), None, None, None)
     distance, _, v, name, m = found[0]
     also = tuple(dict.fromkeys(one[3] for one in found[1:] if one[0] <= distance + _APART))
     sure = "low" if also else "high" if distance <= _NEAR and is_sure else "medium"

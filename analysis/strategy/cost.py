@@ -29,7 +29,7 @@ from .layers import (
     routed_tokens,
     skew_ratio,
 )
-from .memory import has_embedding, has_head, recomputed_share, stage_weights
+from .memory import has_head, recomputed_share, stage_weights
 
 PARTS = (
     "matmul", "experts", "attention", "vector", "tp_comm", "cp_comm", "ep_comm", "host",
@@ -67,7 +67,7 @@ def step_parts(job: Job, constants: Constants) -> dict[str, Number]:
     found: dict[str, Number] = {
         name: m * _pick([parts[name] for parts in per_stage], slowest) for name in per_stage[0]
     }
-    found["bubble"] = _bubble(job, totals, constants)
+    found["bubble"] = _bubble(job, totals)
     found["dp_comm"] = _data_parallel(job, constants)
     found["optimizer"] = _optimizer(job, constants)
     found["step"] = constants["step_seconds"]
@@ -85,7 +85,7 @@ def _pick(values: list[Number], index: Number) -> Number:
     return np.take_along_axis(stacked, np.asarray(index)[None], axis=0)[0]
 
 
-def _bubble(job: Job, totals: Number, constants: Constants) -> Number:
+def _bubble(job: Job, totals: Number) -> Number:
     """What the slowest stage waits for the others: each fills and drains once, chunks a part."""
     others = totals.sum(axis=0) - totals.max(axis=0)
     if job.schedule == "dualpipev":
@@ -113,9 +113,9 @@ def _of_stage(
             found[name] = found[name] + part * seconds
     if has_head(job, stage):
         found["head"] = (1 + depth) * _head(job, constants)
-    if has_embedding(job, stage):
+    if stage == 0:
         found["vector"] = found["vector"] + _vector_seconds(
-            job, constants, job.tokens * job.model.hidden_size * 12.0
+            constants, job.tokens * job.model.hidden_size * 12.0
         )
     if job.pp > 1:
         found["pp_comm"] = _point_to_point(job, constants) * len(job.stages[stage])
@@ -144,7 +144,7 @@ def _layer(job: Job, constants: Constants, mixed: bool) -> LayerTime:
     if told.capacity_factor is None and mixed:
         experts = experts * np.where(np.asarray(job.ep) > 1, constants["expert_skew"], 1.0)
     core = _attention(job, constants)
-    vector = _vector_seconds(job, constants, _vector_bytes(job, constants, mixed))
+    vector = _vector_seconds(constants, _vector_bytes(job, constants, mixed))
     again = _selected_again(job, constants, mixed)
     tp_comm = _tensor_parallel(job, constants, mixed)
     cp_comm = _context_parallel(job, constants, core)
@@ -173,13 +173,13 @@ def _selected_again(job: Job, constants: Constants, mixed: bool) -> Number:
     unit = 6.0 * (1.0 if job.software.fused_swiglu else 2.5) * (ffn_matrices(model) - 1.0) / 2
     if experts is None:
         moved = job.tokens * unit * told.activation * (model.ffn_size or 0) / job.tp
-        return seconds + _vector_seconds(job, constants, moved)
+        return seconds + _vector_seconds(constants, moved)
     shared = job.tokens * unit * told.activation * shared_size(experts) / job.tp
     is_again = max(told.activation, float(told.experts > 0))
     of_row = unit * is_again * experts.ffn_size / job.expert_tp
     copied = 4.0 * model.hidden_size * (told.experts > 0)
     moved = shared + routed_tokens(job, constants) * (of_row + copied)
-    return seconds + _vector_seconds(job, constants, moved)
+    return seconds + _vector_seconds(constants, moved)
 
 
 def layer_forward(job: Job, constants: Constants, mixed: bool) -> tuple[Number, Number]:
@@ -256,7 +256,7 @@ def _vector_bytes(job: Job, constants: Constants, mixed: bool) -> Number:
     return job.tokens * (per_token + shared + scores) + rows * per_row
 
 
-def _vector_seconds(job: Job, constants: Constants, moved: Number) -> Number:
+def _vector_seconds(constants: Constants, moved: Number) -> Number:
     return moved / constants["memory_bytes_per_s"]
 
 
@@ -265,7 +265,7 @@ def _head(job: Job, constants: Constants) -> Number:
     vocabulary = job.model.vocabulary_size / job.tp
     matmul = 3.0 * _matmul(job, constants, Matmul(job.tokens, job.model.hidden_size, vocabulary))
     return matmul + _vector_seconds(
-        job, constants, job.tokens * vocabulary * constants["logit_traffic_bytes"]
+        constants, job.tokens * vocabulary * constants["logit_traffic_bytes"]
     )
 
 

@@ -157,11 +157,6 @@ def recomputed_share(job: Job, stage: int) -> Number:
     return np.minimum(1.0, np.asarray(told) * times / layers)
 
 
-def has_embedding(job: Job, stage: int) -> bool:
-    """Whether the embedding is on this stage."""
-    return stage == 0
-
-
 def has_head(job: Job, stage: int) -> bool:
     """Whether the head is on this stage: the last, or the first of a folded pipeline."""
     return stage == (0 if job.schedule == "dualpipev" else job.pp - 1)
@@ -189,10 +184,10 @@ def stage_weights(job: Job, stage: int) -> tuple[Number, Number, Number]:
             dense = dense + number * of_layer.dense
             experts = experts + number * of_layer.experts
             largest = np.maximum(largest, of_layer.largest)
-    copies = int(has_embedding(job, stage)) + int(has_head(job, stage))
+    copies = int(stage == 0) + int(has_head(job, stage))
     if copies == 2 and model.tied_embeddings:
         copies = 1
-    if has_head(job, stage) and model.mtp_depth and not has_embedding(job, stage):
+    if has_head(job, stage) and model.mtp_depth and stage > 0:
         copies += 1
     if copies:
         dense = dense + copies * embedding_weights(job)
@@ -216,7 +211,7 @@ def _of_stage(job: Job, constants: Constants, stage: int) -> StageMemory:
     weights, gradients = weight * both, gradient * both
     if told.training != "full":
         adapted = _adapted(job, stage)
-        embeddings = np.where(has_embedding(job, stage) | has_head(job, stage), 1, 0)
+        embeddings = int(stage == 0 or has_head(job, stage))
         kept = embeddings * (dense - _matrices(job, stage))
         quantised = told.training == "qlora"
         weights = np.where(quantised, 2 * kept + _QUANTISED_BYTES * (both - kept), 2 * both)

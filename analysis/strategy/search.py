@@ -84,7 +84,7 @@ def jobs_of_space(
         and (space.tp_beyond_node or tp <= machine.node_devices)
     ]
     for pp in _sizes(space.pp, world, model.layers):
-        grid = _grid(model, world // pp if world % pp == 0 else 0, tps, space, pp)
+        grid = _grid(model, world // pp if world % pp == 0 else 0, tps, space)
         if not len(grid["tp"]):
             continue
         chunks = _chunks(space.vpp, model.layers, pp)
@@ -139,7 +139,7 @@ def _chunks(given: Sequence[int] | None, layers: int, pp: int) -> list[int]:
     return sorted({size for size in tried if chunks_divide(layers, pp, size)})
 
 
-def _grid(model: Model, of_stage: int, tps: list[int], space: Space, pp: int) -> dict[str, Floats]:
+def _grid(model: Model, of_stage: int, tps: list[int], space: Space) -> dict[str, Floats]:
     """All sizes on the NPUs of one stage that divide everything, one element for each strategy."""
     experts = model.experts.routed if model.experts else 1
     found = []

@@ -65,7 +65,7 @@ def _single(frame: pl.DataFrame, keys: Sequence[str], top: int | None) -> Fitted
         rows = rows.filter(nth < top)
     columns = [
         *place_columns(frame),
-        *_key_columns(frame, keys),
+        *_key_columns(keys),
         Column("ops", "op_count", number),
         *_time_columns(),
         Column("MB", "size_bytes", megabytes, 3),
@@ -78,7 +78,7 @@ def _means(rows: pl.DataFrame, keys: Sequence[str], top: int | None, capture: st
     """Ranks have groups of their own, so groups are only counted."""
     has_groups = "group_hash" in keys
     columns = [
-        *_key_columns(rows, [name for name in keys if name != "group_hash"]),
+        *_key_columns([name for name in keys if name != "group_hash"]),
         *([Column("groups", "group_count", number, 3)] if has_groups else []),
         Column("ops", "op_count", decimals("{:,.1f}")),
         *_time_columns(),
@@ -127,7 +127,7 @@ def _time_columns() -> list[Column]:
     ]
 
 
-def _key_columns(frame: pl.DataFrame, keys: Sequence[str]) -> list[Column]:
+def _key_columns(keys: Sequence[str]) -> list[Column]:
     """Groups are long numbers: their names end where HCCL's names of operations have them."""
     return [Column(_KEYS[name], name, _group if name == "group_hash" else None) for name in keys]
 

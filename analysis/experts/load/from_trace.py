@@ -103,7 +103,7 @@ def trace_load(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> DeviceLoad
         )
     notes += _recomputation(loads)
     rows = _rows(loads, _layers(con, loads), notes)
-    rows += _exchanged(con, scope, calls, {(*place, s) for place in loads for s in loads[place]},
+    rows += _exchanged(con, scope, {(*place, s) for place in loads for s in loads[place]},
                        notes)  # fmt: skip
     ordered = pl.DataFrame(rows, schema=SCHEMA, orient="row").sort(
         "run", "capture", "rank", "step", "layer", nulls_last=True
@@ -259,7 +259,6 @@ def _rows(
 def _exchanged(
     con: duckdb.DuckDBPyConnection,
     scope: Scope,
-    calls: pl.DataFrame,
     known: Iterable[tuple[Any, ...]],
     notes: list[str],
 ) -> list[tuple[Any, ...]]:

@@ -43,7 +43,7 @@ from .step_time import TOKENS_ONLY, Cost, compute_ns, predicted, slot_ns
 Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-ROUNDS = 1500
+_ROUNDS = 1500
 _TRIES = 3  # of the best changes by estimate
 _TIE = 1e-9
 _PAIRS = 20_000  # exchanges of two for two that are estimated in a layer at once
@@ -121,13 +121,11 @@ def _is_fine(
     return good
 
 
-def improved(
-    start: Placement, load: Floats, cost: Cost, nodes: int, limits: Limits, rounds: int = ROUNDS
-) -> Placement:
+def improved(start: Placement, load: Floats, cost: Cost, nodes: int, limits: Limits) -> Placement:
     """`start` [layers, devices, slots], changed while that makes its layers faster."""
     placement = start.copy()
     alive = np.arange(len(placement))
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         if not alive.size:
             break
         tried = _round(placement[alive], load[alive], cost, nodes, limits.of(alive))

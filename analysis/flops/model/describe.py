@@ -263,7 +263,7 @@ def _model_of_config(config: Mapping[str, object], where: str, name: str) -> Mod
     if kind != "mixtral" and (has_dense or first_of(config, _FFN) is not None):
         wanted["ffn_size"] = _FFN
     sizes = needed(config, wanted, where, _REMEDY)
-    experts = _experts(config, sizes, kind, where) if has_experts else None
+    experts = _experts(config, sizes, where) if has_experts else None
     ffn_size = sizes.get("ffn_size")
     if kind == "gpt2" and ffn_size is None:
         ffn_size = 4 * sizes["hidden_size"]
@@ -299,9 +299,7 @@ def _attention(
     return Grouped(heads, optional(config, _KV_HEADS, heads, where) or heads, head_dim)
 
 
-def _experts(
-    config: Mapping[str, object], sizes: Mapping[str, int], kind: str, where: str
-) -> Experts:
+def _experts(config: Mapping[str, object], sizes: Mapping[str, int], where: str) -> Experts:
     ffn_size = sizes["expert_ffn_size"]
     shared = optional(config, ("n_shared_experts", "num_shared_experts"), 0, where)
     shared_size = optional(config, ("shared_expert_intermediate_size",), 0, where)

@@ -62,7 +62,7 @@ def operators(
         if frame.is_empty() and str(asked.scope):
             asked.require_steps(data, scope)
         notes = notes_of(data, scope)
-        notes += headroom.headroom_notes(data.con, scope, frame, of=by)
+        notes += headroom.headroom_notes(frame, of=by)
         most = _SHOWN if top is None and not asked.json else top
         shown = frame if most is None else frame.head(most)
         asked.answer(

@@ -158,14 +158,17 @@ def _require_data(data: Opened, scope: Scope) -> None:
         raise UsageError(reason)
 
 
-def _require_only(data: Opened, scope: Scope, what: str) -> None:
+def _require_only(data: Opened, scope: Scope) -> None:
     """Raises UsageError where one run was asked for, and what reads all would read others too; of
     a folder that was just ingested, --run was the name to give."""
     if scope.run is None or data.result is not None:
         return
     _require_data(data, scope)
     if len(runs := _runs(data)) > 1:
-        raise UsageError(f"--run {scope.run}: {what} all runs here: {', '.join(runs)}")
+        raise UsageError(
+            f"--run {scope.run}: a query without `where run = ...` reads all runs here:"
+            f" {', '.join(runs)}"
+        )
 
 
 def _runs(data: Opened) -> list[str]:
@@ -244,7 +247,7 @@ def sql(
         raise UsageError("Parquet is binary: give -o FILE or redirect stdout")
     asked = Asked(source_of(path, None, store, run, jobs, memory), Scope(run))
     with asked.tables(need_steps=False) as (data, _):
-        _require_only(data, asked.scope, "a query without `where run = ...` reads")
+        _require_only(data, asked.scope)
         if data.result is not None and len(runs := _runs(data)) > 1:
             say(
                 f"note: this was read as runs {' and '.join(runs)}: a query without"

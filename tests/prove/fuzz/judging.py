@@ -78,7 +78,7 @@ def judge(given: Input, folder: Path, whole: Judged = _NOTHING) -> Judged:
     file = SourceFile(str(path), len(given.data), 0)
     source = RankSource("job", "pytorch", 0, "fuzz", {given.role: (file,)})
     log = ReadLog()
-    con = open_staging(folder.with_name(f"{folder.name}-staging"), threads=1)
+    con = open_staging(folder.with_name(f"{folder.name}-staging"))
     if zlib.crc32(given.data) % 2:  # as what a small rank is asked; the others as a large one
         plan_plainly(con)
     try:
