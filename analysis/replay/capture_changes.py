@@ -1,7 +1,7 @@
 """What changes make of a capture: other durations of its operations, or another host.
 
-Each change works on what those before it left. What a capture does not tell is refused in one
-sentence.
+Each change works on what those before it left, in an order of their own, not as they were written.
+What a capture does not tell is refused in one sentence.
 """
 
 from __future__ import annotations
@@ -63,9 +63,18 @@ def changed(con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[C
                     change=one.word, whole=f"{one.target}:{one.name}",
                 )
             )  # fmt: skip
+    for one in sorted(changes, key=_turn):
         own = _CHANGES[one.target](con, job, own, one)
-    is_told = all(one.target in _LASTING and one.value not in _ESTIMATED for one in changes)
-    return replace(own, is_told=is_told)
+    return replace(own, is_told=all(map(_is_told, changes)))
+
+
+def _is_told(change: Change) -> bool:
+    return change.target in _LASTING and change.value not in _ESTIMATED
+
+
+def _turn(change: Change) -> tuple[int, str]:
+    """Place among changes, whichever was written first: numbers multiply what others estimate."""
+    return TARGETS.index("kernel" if _is_told(change) else change.target), change.word
 
 
 def _factor(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
@@ -200,7 +209,7 @@ def _link(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     assert not isinstance(factor, str)
     ops = job.ops
     # Of links that change together, the slowest transfer is sought among what is left of all.
-    moved = payloads(con, job, change) if own.moved is None else own.moved
+    moved = payloads(con, job, own, change)
     is_comm = ops.is_communication
     ends = moved.select("src_rank", "dst_rank").to_numpy()
     name = change.name
@@ -290,11 +299,13 @@ def _rank(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     return own.lasting(durations, outside)
 
 
+# In the order in which they work: how long operations last, what they move and when, the host, what
+# waits for what; and in the end steps of other micro-batches, made of those that all else left.
 _CHANGES = {
-    "rank": _rank, "stage": _stage, "kernel": _factor, "comm": _factor, "link": _link,
-    "host": _host, "cause": host_cause, "between_steps": _between_steps, "schedule": schedule,
+    "rank": _rank, "stage": _stage, "experts": experts, "ideal": ideal,
+    "kernel": _factor, "comm": _factor, "link": _link, "hierarchical": hierarchical,
+    "cause": host_cause, "host": _host, "between_steps": _between_steps,
     "remove": structure.remove, "fuse": structure.fuse, "hide": structure.hide,
-    "micro_batches": micro_batches, "experts": experts,
-    "ideal": ideal, "hierarchical": hierarchical,
+    "micro_batches": micro_batches, "schedule": schedule,
 }  # fmt: skip
 TARGETS = tuple(_CHANGES)

@@ -72,7 +72,7 @@ class Other:
     `micro_batches`: of a step as it ran, and now (None: as many); `hidden_ns`: of operations the
     time that transfers are beside them which the replay no longer has (None: none); `is_told`:
     changes tell how long operations last, none is estimated from others, and nothing else
-    changes; `moved`: `payloads` as changes of links left them (None: no such change)."""
+    changes; `moved`: `payloads` as changes left them (None: no change of them)."""
 
     waits: Waits
     outside: Integers

@@ -238,8 +238,10 @@ def _of_workers(job: PhaseJob, workers: Iterable[Sequence[int]]) -> Mask:
 
 
 def _changed(job: PhaseJob, changes: Sequence[Change]) -> Changed:
-    """Durations after all changes, each on what those before it left. Raises UsageError."""
-    steps = [(_chosen(job, one), _value(one)) for one in changes]
+    """Durations after all changes, numbers on what others left, whichever was written first. Raises
+    UsageError."""
+    turns = sorted(changes, key=lambda one: (not isinstance(_value(one), str), one.word))
+    steps = [(_chosen(job, one), _value(one)) for one in turns]
 
     def changed(own: Times) -> Times:
         for mask, value in steps:

@@ -10,7 +10,7 @@ kernels that work on the tokens of a device take the time of their line over tok
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import duckdb
@@ -62,7 +62,8 @@ def experts(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
     exchanged = exchanges(job, _KINDS, change)
     if ops.names["shapes"].is_null().all():
         refuse("no shapes were recorded, so tokens of kernels are not known: record shapes")
-    moved = payloads(con, job, change)
+    moved = payloads(con, job, own, change)
+    scales = np.ones(moved.height)
     shares = _planned(con, job, change) if change.name == "plan" else None
     durations = own.waits.transfer.astype(float)
     of_op, key_of_op = _tokens(job)
@@ -93,6 +94,8 @@ def experts(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
         )
         rate = took.sum(axis=(1, 2)) / np.maximum(sent.sum(axis=(1, 2), where=took > 0), 1)
         pairs = ~np.eye(members, dtype=bool)
+        rows, place = _places(job, group, moved)
+        scales[rows] = (new / np.maximum(sent, 1))[place]
         each = np.where(took > 0, took / np.maximum(sent, 1), rate[:, None, None]) * new * pairs
         longer = each.max(axis=(1, 2)) - took.max(axis=(1, 2))
         durations[group.exchanges] += longer[:, None] * own.pace[group.exchanges]
@@ -102,7 +105,9 @@ def experts(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
             own.waits.transfer[group.kernels[at]].astype(float), tokens[at], want[at], key[at]
         )
     new_ones = np.round(durations).astype(np.int64)
-    return own.lasting(new_ones, np.where(own.outside == own.waits.transfer, new_ones, own.outside))
+    outside = np.where(own.outside == own.waits.transfer, new_ones, own.outside)
+    moved = moved.with_columns((pl.col("payload_ns", "moved_bytes") * scales).round())
+    return replace(own.lasting(new_ones, outside), moved=moved)
 
 
 def exchanges(job: CaptureJob, kinds: Collection[str], change: Change) -> Flags:
@@ -156,24 +161,29 @@ def matrices(job: CaptureJob, group: ExchangeGroup, moved: pl.DataFrame) -> tupl
     """Of each exchange what each member sent to each, and how long: [exchanges, members, members].
     What a rank keeps is the rest of what the operation says it moves."""
     count = len(group.members)
-    ranks = np.array(job.ops.ranks)[group.members]
-    row = np.full(job.waits.meetings, -1)
-    row[job.ops.instance[group.exchanges[:, 0]]] = np.arange(len(group.exchanges))
-    its = moved.filter(pl.Series(row[moved["instance"].to_numpy()] >= 0))
-    ends = its.select("src_rank", "dst_rank").to_numpy()
-    source, target = (np.searchsorted(ranks, ends[:, at]) for at in (0, 1))
-    source, target = (np.minimum(one, count - 1) for one in (source, target))
-    inside = (ranks[source] == ends[:, 0]) & (ranks[target] == ends[:, 1])
-    place = (row[its["instance"].to_numpy()], source, target)
-    place = tuple(one[inside] for one in place)
+    rows, place = _places(job, group, moved)
     shape = (len(group.exchanges), count, count)
     sent, took = np.zeros(shape), np.zeros(shape)
-    np.maximum.at(sent, place, its["moved_bytes"].to_numpy()[inside].astype(float))
-    np.maximum.at(took, place, its["payload_ns"].cast(pl.Float64).to_numpy()[inside])
+    np.maximum.at(sent, place, moved["moved_bytes"].to_numpy()[rows].astype(float))
+    np.maximum.at(took, place, moved["payload_ns"].cast(pl.Float64).to_numpy()[rows])
     whole = job.ops.names["size_bytes"].fill_null(0).to_numpy()[group.exchanges]
     kept = np.maximum(whole - sent.sum(axis=2), 0)
     sent[:, np.arange(count), np.arange(count)] = kept
     return sent, took
+
+
+def _places(
+    job: CaptureJob, group: ExchangeGroup, moved: pl.DataFrame
+) -> tuple[Integers, tuple[Integers, Integers, Integers]]:
+    """Rows of payloads that are of a group, and exchange, sender and receiver of each."""
+    ranks = np.array(job.ops.ranks)[group.members]
+    exchange = np.full(job.waits.meetings, -1)
+    exchange[job.ops.instance[group.exchanges[:, 0]]] = np.arange(len(group.exchanges))
+    number = exchange[moved["instance"].to_numpy()]
+    ends = moved.select("src_rank", "dst_rank").to_numpy()
+    at = np.minimum(np.searchsorted(ranks, ends), len(ranks) - 1)
+    rows = np.flatnonzero((number >= 0) & (ranks[at] == ends).all(axis=1))
+    return rows, (number[rows], at[rows, 0], at[rows, 1])
 
 
 def _spread(values: Floats) -> Floats:

@@ -30,7 +30,7 @@ def hierarchical(
     if change.name not in job.ops.kinds:
         raise change.unknown([name for name in job.ops.kinds if name])
     exchanged = exchanges(job, (change.name,), change)
-    moved = payloads(con, job, change)
+    moved = payloads(con, job, own, change)
     hosts = dict(con.execute(_HOSTS, [job.run, job.capture]).fetchall())
     host = np.array([hosts.get(rank) or "" for rank in job.ops.ranks])
     durations = own.waits.transfer.copy()

@@ -9,7 +9,7 @@ import polars as pl
 from npuscope.collector.store import store
 from npuscope.errors import CannotAnswer
 
-from ..captures import CaptureJob
+from ..captures import CaptureJob, Other
 from ..changes import Change
 
 _TASKS = """
@@ -21,9 +21,14 @@ _TASKS = """
     group by all"""
 
 
-def payloads(con: duckdb.DuckDBPyConnection, job: CaptureJob, change: Change) -> pl.DataFrame:
+def payloads(
+    con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change
+) -> pl.DataFrame:
     """A row per operation, pair of ranks and link: at (position of the operation), instance,
-    src_rank, dst_rank, link, payload_ns, moved_bytes. Raises CannotAnswer where there is none."""
+    src_rank, dst_rank, link, payload_ns, moved_bytes; as changes before this one left them. Raises
+    CannotAnswer where there is none."""
+    if own.moved is not None:
+        return own.moved
     ops = job.ops
     tasks = store.frame(con.sql(_TASKS, params={"run": job.run, "capture": job.capture}))
     if tasks.is_empty():

@@ -107,6 +107,9 @@ def test_what_changes_the_structure_of_a_step_as_it_ran_both_ways() -> None:
     job = NOISY
     check_pair(replace(job, **{**SLOW_RANK, "slow_rank": 5}), job, "remove:rank=5")
     check_pair(job, replace(job, micro_batches=8), "micro_batches=8")
+    # Of steps that all other changes left, though these are written behind it.
+    check_pair(replace(job, **{**SLOW_RANK, "slow_rank": 5}), replace(job, micro_batches=8),
+               "micro_batches=8", "rank:5=median")  # fmt: skip
     # Six times 3 us and 1.05 times 25 us; hiccups of the host are none of that.
     check_pair(replace(job, host_op_ns=25_000), replace(job, host_op_ns=164_286), "host=6")
     host = replace(job, host_op_ns=60_000)
@@ -147,6 +150,11 @@ def test_all_to_alls_in_two_stages_as_they_ran() -> None:
     # What is drawn for the transfers is not the same.
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.015)
     assert abs(row["measured_step_ns"] - truth) > 0.2 * truth
+    # What is staged is what balanced experts exchange.
+    skewed, even = replace(job, expert_skew=1.2), replace(job, expert_skew=0.0, hierarchical=True)
+    row = mean_of(tables(skewed), replayed(skewed), "hierarchical:ep", "experts:balanced")
+    truth = float(replayed(even).measured.lengths().mean())
+    assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.01)
 
 
 @pytest.mark.slow
@@ -183,6 +191,12 @@ def test_another_seed_ran_as_predicted() -> None:
 def test_as_many_micro_batches_change_nothing_and_more_are_added() -> None:
     same, more = (mean_of(tables(SMALL), replayed(SMALL), f"micro_batches={m}") for m in (2, 3))
     assert same["predicted_step_ns"] == same["replayed_step_ns"] < more["predicted_step_ns"]
+    words = ["micro_batches=3", "kernel:GroupedMatmul=2"]
+    row = mean_of(tables(SMALL), replayed(SMALL), *words)
+    assert row == mean_of(tables(SMALL), replayed(SMALL), *reversed(words))
+    twice = replace(SMALL, micro_batches=3, slow_kernel="GroupedMatmul", slow_kernel_factor=2.0)
+    truth = float(replayed(twice).measured.lengths().mean())
+    assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.02)
     assert [one["part"] for one in more["saved"]] == ["micro-batches"]
     works = [
         changed_work(tables(SMALL), replayed(SMALL), [parse_change(f"micro_batches={m}")], row)
