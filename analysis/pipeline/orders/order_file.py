@@ -19,7 +19,7 @@ from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 
-from npuscope.errors import UsageError
+from npuscope.errors import TraceFormatError, TraceNotFound, UsageError
 
 from ..schedules import Kind, Pass, Schedule
 
@@ -31,16 +31,17 @@ _MOST_BYTES = 50_000_000
 
 
 def read_order(path: Path) -> Schedule:
-    """The schedule that a file describes; it has the file's name. Raises UsageError, with the
-    number of the line where that can be said."""
+    """The schedule that a file describes; it has the file's name. Raises TraceNotFound and
+    TraceFormatError where it cannot be read, and UsageError for what it says, with the number of
+    the line where that can be said."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise UsageError(f"{path}: an order of passes has {_MOST_BYTES:,} bytes at most")
         text = path.read_text("utf-8")
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: is no text in UTF-8") from None
+        raise TraceNotFound(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise TraceFormatError(path, f"byte {error.start}", "is no text in UTF-8") from None
     return parse_order(text, str(path), path.stem)
 
 

@@ -9,7 +9,7 @@ import pytest
 from npuscope.analysis.pipeline.execution import even_durations, execute
 from npuscope.analysis.pipeline.orders.order_file import parse_order, read_order
 from npuscope.analysis.pipeline.schedules import SCHEDULES, schedule
-from npuscope.errors import UsageError
+from npuscope.errors import TraceFormatError, TraceNotFound, UsageError
 from tests.analysis.pipeline.pipeline_frames import order_text
 
 TEXT = """
@@ -60,8 +60,8 @@ def test_what_is_wrong_is_told_with_its_line(text: str, told: str) -> None:
 
 
 def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read: No such file"):
+    with pytest.raises(TraceNotFound, match="cannot be read: No such file"):
         read_order(tmp_path / "none.txt")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match="no text in UTF-8"):
+    with pytest.raises(TraceFormatError, match="no text in UTF-8"):
         read_order(tmp_path / "binary")
