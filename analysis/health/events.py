@@ -55,6 +55,12 @@ def spikes(steps: pl.DataFrame, name: str) -> pl.DataFrame:
     return _events(found.filter(pl.col("lines") <= _LONGEST), "spike", name)
 
 
+def judged(steps: pl.DataFrame, name: str) -> pl.Series:
+    """Whether each step could have been a spike of a column: it has enough steps before it."""
+    is_told = pl.col(name).is_finite().fill_null(value=False) & pl.col("step").is_not_null()
+    return steps.select(is_told & (is_told.cum_sum() > _FEWEST)).to_series()
+
+
 def _median_before(value: pl.Expr) -> pl.Expr:
     return value.rolling_median(_WINDOW, min_samples=_FEWEST).shift(1)
 

@@ -81,7 +81,8 @@ def health(lines: pl.DataFrame, facts: LogFacts) -> Health:
 #
 # Useful is the time of all steps, each once; wall from the first line's time to the last, where
 # lines have times that fit; goodput useful over wall. A line for every ten steps stands for ten.
-# Spikes are those of health_events, told per 1,000 steps with a figure.
+# Spikes are those of health_events, told per 1,000 steps that could have been one: which have 16
+# with a figure before them.
 #
 # title: Health of the training
 # meaning: Goodput, spikes, steps without a number, skipped and lost steps of a training's log.
@@ -103,11 +104,11 @@ def health(lines: pl.DataFrame, facts: LogFacts) -> Health:
 #   goodput_ratio     double  useful / wall
 #   not_finite_count  bigint  steps whose loss or gradients were no number; NULL: not told
 #   skipped_count     bigint  iterations that were skipped; NULL: not told
-#   grad_norm_spikes_count           bigint  spikes of the gradient norm; NULL: not told, or of
-#     steps without a number
+#   grad_norm_spikes_count           bigint  spikes of the gradient norm; NULL: not told, of
+#     steps without a number, or of too few to tell
 #   loss_spikes_count                bigint  spikes of the loss; NULL likewise
-#   grad_norm_spikes_per_1000_steps  double  of the steps with a gradient norm
-#   loss_spikes_per_1000_steps       double  of the steps with a loss
+#   grad_norm_spikes_per_1000_steps  double  of the steps that could have been one
+#   loss_spikes_per_1000_steps       double  of the steps that could have been one
 def summary_row(found: Health) -> pl.DataFrame:
     """The row of the metric."""
     return pl.DataFrame([found.summary])
@@ -136,9 +137,14 @@ def verdict_told(found: Health) -> str:
         if events
         else Message("Nothing went wrong in {steps} steps that the rules know.", steps=f"{steps:,}")
     )
-    if goodput is None:
-        return told
-    return joined([told, Message("Goodput is {share}.", share=percent(goodput))], " ")
+    said = [told]
+    short = [name for name in _SPIKED
+             if found.steps[name].count() and not _judged(found.steps, name)]  # fmt: skip
+    if short:
+        said.append(Message("Steps are too few to tell spikes of {names}.", names=joined(short)))
+    if goodput is not None:
+        said.append(Message("Goodput is {share}.", share=percent(goodput)))
+    return joined(said, " ")
 
 
 def _sum_told(values: pl.Series) -> int | None:
@@ -183,9 +189,8 @@ def _summary(
 
 
 def _judged(steps: pl.DataFrame, name: str) -> int:
-    """Steps with a figure that could be a spike: events are of steps with a number."""
-    is_told = (steps["step"].is_not_null() & steps[name].is_not_null()).to_numpy()
-    return round(float(iterations(steps["step"])[is_told].sum()))
+    """Steps that could have been a spike."""
+    return round(float(iterations(steps["step"])[events.judged(steps, name).to_numpy()].sum()))
 
 
 def spike_change(ours: Health, theirs: Health, name: str) -> dict[str, float | str | None]:

@@ -106,7 +106,16 @@ def test_the_first_steps_are_judged_by_their_own_spread() -> None:
             norm[19] = around + 3
             (spike,) = events(of(range(1, 41), grad_norm=norm), "spike")
             assert (spike["step"], spike["end_step"]) == (20, 20)
-    assert events(of(range(3), grad_norm=[1.0, 9.0, 1.0]), "spike") == []
+    # Without 16 steps before it none can be one: of so few it is unknown, and no 0.
+    for count, told in ((1, None), (16, None), (17, 0)):
+        short = of(range(count), grad_norm=[1.0, 9.0, 1.0, *[1.0] * 14][:count])
+        assert events(short, "spike") == []
+        assert short.summary["grad_norm_spikes_count"] == told
+        assert short.summary["grad_norm_spikes_per_1000_steps"] == told
+        is_said = "Steps are too few to tell spikes of grad_norm." in verdict_told(short)
+        assert is_said is (told is None)
+    rate = of(range(40), grad_norm=[1.0] * 39 + [30.0]).summary["grad_norm_spikes_per_1000_steps"]
+    assert rate == pytest.approx(1000 / 24)
 
 
 def test_spikes_of_steps_without_a_number_are_unknown() -> None:
@@ -221,7 +230,10 @@ def test_a_line_every_ten_steps_tells_the_same_training() -> None:
         steps[9::10], elapsed_s=elapsed.reshape(-1, 10).mean(1), grad_norm=norm[9::10],
         nan_count=nan.reshape(-1, 10).sum(1),
     )  # fmt: skip
-    assert ten.summary == pytest.approx(each.summary, nan_ok=True)
+    # A rate is of the steps that could be a spike: after 16 steps, or 16 lines of ten each.
+    rate = "grad_norm_spikes_per_1000_steps"
+    assert [1000 / (each.summary[rate] or 0), 1000 / (ten.summary[rate] or 0)] == [1984, 1840]
+    assert {**ten.summary, rate: each.summary[rate]} == pytest.approx(each.summary, nan_ok=True)
     assert (each.summary["steps_count"], each.summary["not_finite_count"]) == (2000, 2)
     told = {
         "spike": {"count": 10, "value": 9.0}, "restart": {"count": 50, "cost_ns": 50e9},
@@ -299,7 +311,8 @@ def test_what_is_unknown_is_not_made_up() -> None:
     counts = ("not_finite", "skipped", "loss_spikes", "grad_norm_spikes")
     assert {found.summary[f"{name}_count"] for name in counts} == {None}
     lossy = of([1, 2, 3], loss=[3.0, 2.0, None], skipped_count=[None, 0.0, 0.0]).summary
-    assert [lossy[f"{name}_count"] for name in counts] == [0, 0, 0, None]
+    # Two losses: whether one is a spike nobody can tell.
+    assert [lossy[f"{name}_count"] for name in counts] == [0, 0, None, None]
     partly = of([1, 2, 3], elapsed_s=[3.0, None, 3.0], at_s=[0.0, 3.0, 6.0])
     assert partly.summary["goodput_ratio"] is None
     # Ten steps of 3 s, and times of the last six, between which an hour passed: of the first four
