@@ -176,7 +176,8 @@ def exposed_communication(seen: Material) -> Iterator[Finding]:
         return
     unknown_ns = _per_step_ns(seen, "unknown_communication") or 0.0
     moving_ns = stake_ns - unknown_ns
-    waiting_ns = _per_step_ns(seen, "peer_wait", "absent_wait", "pipeline_wait") or 0.0
+    late_ns = _per_step_ns(seen, "peer_wait") or 0.0
+    elsewhere_ns = _per_step_ns(seen, "absent_wait", "pipeline_wait") or 0.0
     hidden_ns, communication_ns = mean(seen.steps, "overlapped_ns"), mean(
         seen.steps, "communication_ns"
     )  # fmt: skip
@@ -206,9 +207,14 @@ def exposed_communication(seen: Material) -> Iterator[Finding]:
         "Overlap it: bucketed gradient reduction and parameter gathering, all-to-all split into"
         " chunks that overlap expert computation."
     )
-    if moving_ns < max(unknown_ns, waiting_ns):
+    if moving_ns < max(unknown_ns, late_ns):
         overlap = (
             "First find the straggler: more overlap or bandwidth shortens transfers, not waiting."
+        )
+    elif moving_ns < late_ns + elsewhere_ns:  # most of it in the pipeline: no rank is late
+        overlap = Message(
+            "First shorten the waiting, which has findings of its own: more overlap or bandwidth"
+            " shortens transfers alone."
         )
     yield stated(
         seen,

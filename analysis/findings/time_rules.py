@@ -33,9 +33,9 @@ def device_idle(seen: Material) -> Iterator[Finding]:
         return
     worst = rows.sort("free_ns", descending=True)
     told = rows.drop_nulls(["host_ns", "idle_ns"])
-    host, is_hosts = "", True
+    # The host is the usual suspect where launches do not say otherwise.
+    is_hosts, host = True, Message("How much of it the host launched too late is unknown.")
     if told.height == rows.height:
-        # The host is the usual suspect where launches do not say otherwise.
         is_hosts = 2 * (mean(told, "idle_ns") or 0.0) <= stake_ns
         late = "In {host} ms of it the host had not launched what came next."
         host = Message(late, host=ms(mean(told, "host_ns")))

@@ -42,6 +42,9 @@ def test_uneven_stages_come_first_and_name_the_heavy_one() -> None:
     assert "stage 1" in first.statement.split(",")[0] and "most on stage 0." in first.statement
     assert first.evidence["stage"].to_list() == [1, 0]
     assert "pipeline_bubble" not in [one.name for one in others]
+    # Waiting in the pipeline is no straggler's: it is not to be looked for.
+    (moving,) = (one for one in others if one.name == "exposed_communication")
+    assert moving.advice.startswith("First shorten the waiting, which has findings of its own")
 
 
 @pytest.mark.slow

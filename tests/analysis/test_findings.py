@@ -116,6 +116,7 @@ def test_idle_time_points_to_the_worst_rank() -> None:
     assert "rank 3" in found.statement
     assert found.evidence["rank"].to_list() == [3, 0]
     assert found.advice.startswith("Usually the host launches too slowly")  # launches tell nothing
+    assert found.statement.endswith(" How much of it the host launched too late is unknown.")
     # Launched while the kernel before ran: no host is late, and none is blamed.
     fill(con, "launches", [
         {"rank": rank, "device_start_ns": at * MS, "api_start_ns": by * MS,
@@ -125,6 +126,7 @@ def test_idle_time_points_to_the_worst_rank() -> None:
     ])  # fmt: skip
     found = of(con, "device_idle")
     assert "In 0.000 ms of it the host had not launched" in found.statement
+    assert "unknown" not in found.statement
     assert found.advice.startswith("Most of it the next kernel had been launched")
     # Launched after it: all of it is the host's.
     con.execute("update launches set api_start_ns = device_start_ns - 1, latency_ns = 1")
