@@ -140,42 +140,6 @@ def test_experts_placed_otherwise_and_an_ideal_step_as_they_ran(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_all_to_alls_in_two_stages_as_they_ran() -> None:
-    job = replace(
-        NOISY, pp=2, dp=4, ep=4, layers=4, micro_batches=2, ranks_per_host=4, seed=6_151,
-        clock_offsets_ns=(0, 0, 0, 0, *[2_000_000] * 4),
-    )  # fmt: skip
-    row = mean_of(tables(job), replayed(job), "hierarchical:ep")
-    truth = float(replayed(replace(job, hierarchical=True)).measured.lengths().mean())
-    # What is drawn for the transfers is not the same.
-    assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.015)
-    assert abs(row["measured_step_ns"] - truth) > 0.2 * truth
-    # What is staged is what balanced experts exchange.
-    skewed, even = replace(job, expert_skew=1.2), replace(job, expert_skew=0.0, hierarchical=True)
-    row = mean_of(tables(skewed), replayed(skewed), "hierarchical:ep", "experts:balanced")
-    truth = float(replayed(even).measured.lengths().mean())
-    assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.01)
-    # Slow links mended, tokens balanced, exchanges in two stages: each of what the others left, in
-    # whatever order they are told.
-    even = Job(
-        tp=1, pp=1, dp=8, ep=8, experts=8, layers=2, micro_batches=2, steps=3, seed=91,
-        memory=False, expert_skew=0.0, crossing=False, ranks_per_host=4,
-    )  # fmt: skip
-    slow = replace(even, expert_skew=0.8, slow_link=(1,), slow_link_factor=4.0)
-    links = [f"link:{pair}=0.25" for pair in ("0-1", "1-2", "1-3")]
-    for other, *words in (
-        (even, "experts:balanced"),
-        (replace(even, expert_skew=0.8, hierarchical=True), "hierarchical:ep"),
-        (replace(even, hierarchical=True), "experts:balanced", "hierarchical:ep"),
-    ):
-        truth = float(replayed(other).measured.lengths().mean())
-        for told in ([*links, *words], [*reversed(words), *links]):
-            row = mean_of(tables(slow), replayed(slow), *told)
-            assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.01)
-            assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
-
-
-@pytest.mark.slow
 def test_ranges_contain_the_truth_where_kernels_slow_down_beside_transfers() -> None:
     # Sixty such pairs: bench/replay/whatif_range_bench.py.
     for number in range(3 * KINDS, 4 * KINDS):
