@@ -16,6 +16,7 @@ from npuscope.analysis.findings import communication_rules
 from npuscope.analysis.findings.finding import CERTAINTIES, EVIDENCE_ROWS, Finding, ranked
 from npuscope.analysis.findings.findings import finding_rows, findings
 from npuscope.analysis.findings.list_findings import RULES
+from npuscope.analysis.memo import forget, remember
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay import captures
 from npuscope.analysis.scope import Scope
@@ -39,12 +40,21 @@ def job(**tables: Iterable[Row]) -> duckdb.DuckDBPyConnection:
 
 
 def of(con: duckdb.DuckDBPyConnection, name: str) -> Finding:
-    [found] = [one for one in findings(con) if one.name == name]
+    return by_name(con)[name]
+
+
+def by_name(con: duckdb.DuckDBPyConnection) -> dict[str, Finding]:
+    """Findings of the tables as they are now, as a command asks them."""
+    remember(con)
+    forget(con)
+    listed = findings(con)
+    found = {one.name: one for one in listed}
+    assert len(found) == len(listed)
     return found
 
 
 def names(con: duckdb.DuckDBPyConnection) -> list[str]:
-    return [one.name for one in findings(con)]
+    return list(by_name(con))
 
 
 def test_a_step_without_loss_has_no_findings() -> None:
@@ -68,7 +78,8 @@ def test_exposed_communication_names_the_group_that_costs_most() -> None:
             {"group_hash": "p", "parallel_kind": "pp"},
         ],
     )  # fmt: skip
-    found = of(con, "exposed_communication")
+    listed = by_name(con)
+    found = listed["exposed_communication"]
     assert found.at_stake_ns == 25 * MS
     assert found.step_share_ratio == 0.25
     assert found.certainty == "measured"
@@ -78,7 +89,7 @@ def test_exposed_communication_names_the_group_that_costs_most() -> None:
     assert found.statement.endswith(" Whether 25.000 ms of it move bytes or wait is unknown.")
     assert found.evidence.rows()[0] == ("ep", "allToAllV", None, 20.0 * MS)
     assert "receive" not in found.evidence["op_type"].to_list()
-    bubble = of(con, "pipeline_bubble")
+    bubble = listed["pipeline_bubble"]
     assert bubble.at_stake_ns == 15 * MS
     assert (
         bubble.command == "npuscope comm PATH --by part"
@@ -91,7 +102,8 @@ def test_no_nanosecond_of_a_step_is_at_stake_twice() -> None:
         comm_ops=[op(30 * MS, 20 * MS, 1), op(45 * MS, 15 * MS, 1, op_type="receive")],
     )
     parts = ("exposed_communication", "pipeline_bubble", "device_idle")
-    stakes = [of(con, name).at_stake_ns for name in parts]
+    found = by_name(con)
+    stakes = [found[name].at_stake_ns for name in parts]
     assert stakes == [7.5 * MS, 12.5 * MS, 10 * MS]  # 5 ms of both are shared
     step = query.steps(con).row(0, named=True)
     assert sum(stake or 0 for stake in stakes) == 80 * MS - step["computing_ns"]
