@@ -108,7 +108,7 @@ KINDS: dict[str, str] = {
     "kernel": "kernel", "Kernel": "kernel",
     "gpu_memcpy": "copy", "Memcpy": "copy", "gpu_memset": "fill", "Memset": "fill",
     "gpu_user_annotation": "range",
-    "cpu_instant_event": "instant",
+    "cpu_instant_event": "instant",  # older traces give them no category
 }  # fmt: skip
 _HOST = {"operator": "operator", "annotation": "operator", "python": "python"}
 _DEVICE = frozenset({"kernel", "copy", "fill"})
@@ -179,7 +179,8 @@ class KinetoForm:
             rows = found[kind]
             put_slices(values[kind], rows, decode_args(rows, TaskArgs, log), _TASK)
         put_slices(values["range"], found["range"])
-        totals = [e for e in found["instant"] if e.name == "[memory]"]
+        instants = (*found["instant"], *(e for e in found["else"] if e.ph == "i"))
+        totals = [e for e in instants if e.name == "[memory]"]
         put(values["memory"][:1], totals, ("ts",))
         put(values["memory"][1:], decode_args(totals, MemoryArgs, log), _MEMORY)
         labels = [e for e in found["else"] if e.ph == "M" and e.name == "process_labels"]
@@ -225,7 +226,8 @@ class KinetoForm:
             else {"X": kind, "*": ""}
             for category, kind in KINDS.items()
         }  # fmt: skip
-        return Wanted(kinds, of | {None: {"M": "label", **counters}, "": counters}, self.base_ns)
+        of |= {None: {"M": "label", "i": "memory", **counters}, "": counters}
+        return Wanted(kinds, of, self.base_ns)
 
     def column(self, name: str, values: list[Any]) -> pa.Array:
         if name in ("start_ns", "timestamp_ns"):
