@@ -162,13 +162,16 @@ def restarts(lines: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     each once, with the iterations that its lines stand for."""
     told = lines.filter(pl.col("step").is_not_null())
     step = told["step"]
-    # Several ranks may log: one that is a line behind has not gone back.
-    again = (step < step.shift(1)) & (step.shift(-1).fill_null(step + 1) > step)
-    again &= step.shift(-1).fill_null(step) < step.shift(1)
     rows: list[dict[str, int]] = []
     elapsed = told["elapsed_s"].fill_null(0.0).to_numpy()
     numbers, once = step.to_numpy(), steps["step"].drop_nulls().to_numpy()
-    stands_for = steps["iterations"].to_numpy()[np.searchsorted(once, numbers)]
+    places = np.searchsorted(once, numbers)
+    stands_for = steps["iterations"].to_numpy()[places]
+    # Several ranks may log: one that is a line behind has not gone back. The next line tells; of
+    # the last one, that it is more than a step behind.
+    place = pl.Series(places)
+    goes_on = (step.shift(-1) > step) & (step.shift(-1) < step.shift(1))
+    again = (step < step.shift(1)) & goes_on.fill_null(place < place.shift(1) - 1)
     is_lost = np.zeros(len(numbers), np.bool_)
     for at in again.fill_null(value=False).arg_true().to_list():
         # What an earlier restart had lost is not lost again.

@@ -211,6 +211,9 @@ def test_a_restart_tells_what_was_lost() -> None:
     assert [(one["step"], one["count"]) for one in both] == [(41, 10), (44, 4)]
     # Lines of several ranks, one of them a line behind.
     assert events(of([1, 1, 2, 2, 3, 2, 3, 4, 4]), "restart") == []
+    assert events(of([1, 2, 1, 3, 2, 4, 3]), "restart") == []  # that line is the last
+    (begun,) = events(of([1, 2, 3, 4, 2]), "restart")
+    assert (begun["step"], begun["end_step"], begun["count"]) == (2, 4, 3)
 
 
 def test_a_line_every_ten_steps_is_ten_steps() -> None:
