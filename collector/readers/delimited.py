@@ -175,7 +175,7 @@ def _execute(
     """Whether anything in the file is odd."""
     source = readable.source(numbers=numbers)
     asked = {readable.cell(title) for title in decimals if readable.has(title)}
-    checks = (f"case when {_ODD.format(c)} then error('odd') else {c} end as {c}" for c in asked)
+    checks = (f"case when {_ODD.format(c)} then error({c}) else {c} end as {c}" for c in asked)
     if asked:
         source = f"(select * replace ({', '.join(checks)}) from {source})"
     try:
