@@ -69,22 +69,16 @@ def gain_words(one: Finding) -> str:
         return joined((told, within), "; ")
     if one.predicted_gain_ns is None:
         return Message("not known: {why}", why=one.no_gain_reason or "")
-    if one.beside:
-        return Message(
-            "{gain} ms per step ({low} to {high}), replayed with {changes} beyond {beside}",
-            gain=ms(one.predicted_gain_ns),
-            low=ms(one.predicted_gain_low_ns),
-            high=ms(one.predicted_gain_high_ns),
-            changes=shlex.join(one.changes),
-            beside=shlex.join(one.beside),
-        )
-    return Message(
-        "{gain} ms per step ({low} to {high}), replayed with {changes}",
-        gain=ms(one.predicted_gain_ns),
-        low=ms(one.predicted_gain_low_ns),
-        high=ms(one.predicted_gain_high_ns),
-        changes=shlex.join(one.changes),
-    )
+    values = {
+        "gain": ms(one.predicted_gain_ns),
+        "low": ms(one.predicted_gain_low_ns),
+        "high": ms(one.predicted_gain_high_ns),
+        "changes": shlex.join(one.changes),
+    }
+    if not one.beside:
+        return Message("{gain} ms per step ({low} to {high}), replayed with {changes}", **values)
+    told = "{gain} ms per step ({low} to {high}), replayed with {changes} beyond {beside}"
+    return Message(told, beside=shlex.join(one.beside), **values)
 
 
 def titled(name: str) -> str:

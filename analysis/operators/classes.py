@@ -15,7 +15,7 @@ import polars as pl
 
 from ..flops.kernels.count import SHAPE
 from ..flops.kernels.kernel_flops import flops_of
-from ..flops.kernels.shapes import Tensor, tensors
+from ..flops.kernels.shapes import Tensor, tensors_of
 from ..means import without_warm_up
 from ..memo import kept
 from ..scope import ALL, PLACE, Scope
@@ -75,8 +75,7 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
         return own, found.causal, found.moved_bytes, found.dtype
     own = class_of(row["type"], row["core"], None)
     try:
-        given = tensors(row["input_shapes"], row["input_dtypes"], row["input_formats"])
-        made = tensors(row["output_shapes"], row["output_dtypes"], row["output_formats"])
+        given, made = tensors_of(row)
     except ValueError:
         return own, None, None, None
     moved = moved_bytes(row["type"], given, made)

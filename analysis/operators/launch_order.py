@@ -24,7 +24,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ..flops.kernels.count import SHAPE
-from ..flops.kernels.shapes import Tensor, tensors
+from ..flops.kernels.shapes import Tensor, tensors_of
 from ..scope import Scope
 from ..views import frame
 from .classes import moved_bytes
@@ -185,8 +185,7 @@ def as_mean(seen: Sequence[Stage], means: pl.DataFrame) -> list[Stage]:
 
 def _token(row: Mapping[str, Any]) -> Token:
     try:
-        given = tensors(row["input_shapes"], row["input_dtypes"], row["input_formats"])
-        made = tensors(row["output_shapes"], row["output_dtypes"], row["output_formats"])
+        given, made = tensors_of(row)
     except ValueError:
         given, made = (), ()
     moved = moved_bytes(row["type"], given, made)

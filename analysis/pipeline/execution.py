@@ -97,11 +97,7 @@ class Precedence:
 def precedence(schedule: Schedule) -> Precedence:
     """What waits for what. Raises UsageError where devices would wait for each other forever, or
     for a pass that nobody runs."""
-    position = {
-        place: (route, number)
-        for route, places in enumerate(schedule.routes)
-        for number, place in enumerate(places)
-    }
+    position = schedule.positions()
     last = [len(places) - 1 for places in schedule.routes]
     entries = [(device, entry) for device, order in enumerate(schedule.orders) for entry in order]
     number_of = {

@@ -196,11 +196,7 @@ def _together(found: pl.DataFrame, replica_of: Mapping[int, int]) -> pl.DataFram
 
 def _wanted(made: Precedence) -> pl.DataFrame:
     """The passes of an order: entry, route, place, stage, chunk, micro_batch, kind, is_beside."""
-    position = {
-        place: (route, number)
-        for route, places in enumerate(made.schedule.routes)
-        for number, place in enumerate(places)
-    }
+    position = made.schedule.positions()
     rows = [
         (at, *position[device, one.chunk], device, one.chunk, one.micro_batch, one.kind,
          len(entry) > 1)

@@ -45,6 +45,14 @@ class Schedule:
     routes: tuple[tuple[tuple[int, int], ...], ...]
     share: Fraction
 
+    def positions(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """On which route, and where on it, each place is."""
+        return {
+            place: (route, number)
+            for route, places in enumerate(self.routes)
+            for number, place in enumerate(places)
+        }
+
 
 def schedule(name: str, p: int, m: int, v: int | None = None) -> Schedule:
     """The schedule of that name for p stages, m micro-batches and v chunks on each device.

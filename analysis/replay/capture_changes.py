@@ -84,19 +84,8 @@ def _factor(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
     assert not isinstance(factor, str)
     mask = np.zeros(len(ops.rank) + 1, bool)
     if change.target == "comm":
-        there = [name for name in ops.kinds if name]
-        if change.name != "all" and change.name not in there:
-            raise change.unknown(there)
-        named = [at for at, name in enumerate(ops.kinds) if change.name in ("all", name)]
-        mask[:-1] = ops.is_communication & np.isin(ops.kind, named)
         within = mask.copy()
-        within[:-1] &= ~ops.exogenous
-        if not within.any():
-            raise CannotAnswer(
-                f"{change.word}: no operation of this kind was recorded with its times on all its"
-                " members, so waiting and moving cannot be told apart: record all ranks of its"
-                " groups, with their operations"
-            )
+        mask[:-1], within[:-1] = structure.communication_of(ops, change)
         pace = own.pace * np.where(mask[:-1], factor, 1.0)
         return replace(own.scaled(within, factor, mask), pace=pace)
     names = ops.names["name"].fill_null("").unique().to_list()

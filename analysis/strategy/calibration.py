@@ -19,7 +19,7 @@ import polars as pl
 
 from ..flops.chips import peaks
 from ..flops.kernels.count import counted_kernels
-from ..flops.kernels.shapes import Tensor, tensors
+from ..flops.kernels.shapes import Tensor, tensors, tensors_of
 from ..views import frame, open_views
 from .constants import Constants, described_constants
 
@@ -203,8 +203,7 @@ def _products(counted: pl.DataFrame, limits: Mapping[Any, Any], is_grouped: bool
 
 def _sizes(row: Mapping[str, Any], is_grouped: bool) -> tuple[float, float, float] | None:
     """Rows, inner and columns of one product; None where the shapes do not tell them."""
-    given = _plain(tensors(row["input_shapes"], row["input_dtypes"], row["input_formats"]))
-    made = _plain(tensors(row["output_shapes"], row["output_dtypes"], row["output_formats"]))
+    given, made = map(_plain, tensors_of(row))
     if len(given) < 2 or not made or len(made[0].shape) < 2:
         return None
     shape, weights = made[0].shape, given[1].shape

@@ -1,4 +1,4 @@
-"""One damaged file must not hide the others of its kind."""
+"""Files that cannot be read: one must not hide the others of its kind."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from collections.abc import Callable, Iterable
 from npuscope.errors import TraceFormatError
 
 from ..model import ReadLog, SourceFile
+
+
+def unopened(path: str, error: OSError) -> TraceFormatError:
+    """What to raise of a file that the system does not open or read."""
+    advice = ": check its permissions" if isinstance(error, PermissionError) else ""
+    return TraceFormatError(path, "opening", f"{error.strerror}{advice}")
 
 
 def read_each(

@@ -30,6 +30,7 @@ import pyarrow as pa
 from npuscope.errors import TraceFormatError
 
 from ..model import ReadLog
+from .damaged_files import unopened
 
 SqlType = Literal["integer", "real", "text"]
 # How a column is read: its values as they are, integers that stand there as text, or by SQL casts.
@@ -247,9 +248,7 @@ def _check_header(path: str) -> None:
         with Path(path).open("rb") as stream:
             head = stream.read(len(_MAGIC))
     except OSError as error:
-        raise TraceFormatError(
-            path, "opening", f"{error.strerror}: check its permissions"
-        ) from None
+        raise unopened(path, error) from None
     if not head:
         raise TraceFormatError(
             path, "header", "the file is empty: run the profiler's analysis again"

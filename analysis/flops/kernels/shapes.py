@@ -7,6 +7,7 @@ length; text and databases spell them alike but for prefixes (`DT_BF16`, `FORMAT
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import zip_longest
@@ -49,9 +50,10 @@ class Tensor:
 
 
 Cell = str | None
+Tensors = tuple[Tensor | None, ...]
 
 
-def tensors(shapes: Cell, dtypes: Cell = None, layouts: Cell = None) -> tuple[Tensor | None, ...]:
+def tensors(shapes: Cell, dtypes: Cell = None, layouts: Cell = None) -> Tensors:
     """Tensors in the order of a cell of shapes; None for one that was not given.
 
     Raises ValueError where a dimension is no number: an empty cell or `N/A` has no tensors.
@@ -62,6 +64,13 @@ def tensors(shapes: Cell, dtypes: Cell = None, layouts: Cell = None) -> tuple[Te
     parts = text.split(";")
     known = zip_longest(parts, _dtypes(dtypes)[: len(parts)], _layouts(layouts)[: len(parts)])
     return tuple(_tensor(*one) for one in known)
+
+
+def tensors_of(row: Mapping[str, Cell]) -> tuple[Tensors, Tensors]:
+    """What a kernel is given and what it makes, by the columns of `kernels`. Raises as
+    `tensors`."""
+    given = tensors(row["input_shapes"], row["input_dtypes"], row["input_formats"])
+    return given, tensors(row["output_shapes"], row["output_dtypes"], row["output_formats"])
 
 
 # A capture has thousands of different cells, of few different tensors.

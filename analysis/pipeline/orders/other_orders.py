@@ -184,11 +184,7 @@ def durations(
     usual = {kind: np.einsum("kj,jmc->kmc", shares[int(kind != "F")],
                              _of_work(measured, kind, _filled(one), slow))
              for kind, one in times.items()}  # fmt: skip
-    position = {
-        place: (route, number)
-        for route, places in enumerate(schedule.routes)
-        for number, place in enumerate(places)
-    }
+    position = schedule.positions()
     routes = len(schedule.routes)
     asked = routes * (1 + max(one.micro_batch for _, entry in made.entries for one in entry))
     number = _repeated(asked, measured.micro_batches)

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 import duckdb
 import numpy as np
+from numpy.typing import NDArray
 
 from npuscope.errors import CannotAnswer, UsageError
 from npuscope.messages import Message
@@ -14,7 +15,7 @@ from npuscope.messages import Message
 from ..beside import covering, new_parts
 from ..captures import CaptureJob, Other
 from ..changes import Change
-from ..operations import programs
+from ..operations import Operations, programs
 
 
 def remove(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
@@ -84,11 +85,12 @@ def fuse(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     return replace(own, waits=replace(waits.with_pauses(pauses), lag=lag, gap=gap))
 
 
-def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
-    """`hide:ep`: what of the kind's transfers no kernel of the rank runs beside is hidden behind
-    computing of the rank and step that runs beside no communication, as far as that lasts. Waiting
-    for members stays."""
-    ops, waits = job.ops, own.waits
+def communication_of(
+    ops: Operations, change: Change
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Operations of the kind that a change names, or of `all`, and those of them of which waiting
+    for members and moving are known. Raises UsageError where there are none, CannotAnswer where
+    nothing is known of any."""
     there = [name for name in ops.kinds if name]
     if change.name != "all" and change.name not in there:
         raise change.unknown(there)
@@ -101,6 +103,15 @@ def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
             " members, so waiting and moving cannot be told apart: record all ranks of its"
             " groups, with their operations"
         )
+    return chosen, known
+
+
+def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
+    """`hide:ep`: what of the kind's transfers no kernel of the rank runs beside is hidden behind
+    computing of the rank and step that runs beside no communication, as far as that lasts. Waiting
+    for members stays."""
+    ops, waits = job.ops, own.waits
+    chosen, known = communication_of(ops, change)
     starts, ends = job.times(waits)(slice(None))
     met = ends - waits.transfer[:-1]
     kernels, comm = ops.is_kernel, ops.is_communication

@@ -182,6 +182,12 @@ def on_strings(column: pa.ChunkedArray, test: Callable[[pa.Array], pa.Array]) ->
     return test(rows.dictionary).take(rows.indices)
 
 
+def is_step(table: pa.Table) -> pa.Array:
+    """Which rows are steps of torch's profiler."""
+    names = r"^ProfilerStep#\d+$"
+    return on_strings(table["name"], lambda texts: pc.match_substring_regex(texts, names))
+
+
 def with_texts(table: pa.Table, changes: Mapping[str, Callable[[pa.Array], pa.Array]]) -> pa.Table:
     """The table with texts of some columns changed, each that repeats once: SQL would do it row by
     row."""

@@ -43,6 +43,7 @@ from ...literals import sql_literal
 from ...model import ReadLog, SourceFile
 from ...small_files import decode, read_small
 from ...staging import connect, is_empty, scalar
+from ..damaged_files import unopened
 from ..delimited import Rows, fill, lose, open_rows
 from ..hccl.communication import Operation, as_table, numbers_of, packet_rows
 from ..hccl.communication_json import tell_partial, without_nan
@@ -331,9 +332,7 @@ def operations(path: str, log: ReadLog) -> Iterator[_Operation]:
         with Path(path).open("rb") as file:
             yield from _operations(file, path, log)
     except OSError as error:
-        raise TraceFormatError(
-            path, "opening", f"{error.strerror}: check its permissions"
-        ) from None
+        raise unopened(path, error) from None
 
 
 def _operations(file: BinaryIO, path: str, log: ReadLog) -> Iterator[_Operation]:

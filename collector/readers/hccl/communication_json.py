@@ -19,6 +19,7 @@ import msgspec
 from npuscope.errors import TraceFormatError
 
 from ...model import ReadLog
+from ..damaged_files import unopened
 
 _BOM = b"\xef\xbb\xbf"
 # What Python's json writes for a float that is no number; within a name no such value stands alone.
@@ -45,9 +46,7 @@ def entries(path: str) -> Iterator[Entry]:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise TraceFormatError(
-            path, "opening", f"{error.strerror}: check its permissions"
-        ) from None
+        raise unopened(path, error) from None
     data = data.removeprefix(_BOM)
     if not data.strip():
         raise TraceFormatError(path, "the whole file", "empty file")

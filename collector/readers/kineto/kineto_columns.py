@@ -25,8 +25,8 @@ from ..chrome_trace.columns import (
     fit_schema,
     gather_counters,
     hints_of,
+    is_step,
     numbers,
-    on_strings,
     put,
     put_slices,
     scalars,
@@ -112,7 +112,6 @@ KINDS: dict[str, str] = {
 }  # fmt: skip
 _HOST = {"operator": "operator", "annotation": "operator", "python": "python"}
 _DEVICE = frozenset({"kernel", "copy", "fill"})
-_STEP = r"^ProfilerStep#\d+$"
 
 _OPERATOR = (
     "external_id", "sequence_number", "forward_thread_id", "input_shapes", "input_dtypes",
@@ -244,13 +243,13 @@ class KinetoForm:
 
     def rows(self, kind: str, table: pa.Table, log: ReadLog) -> Iterator[tuple[str, pa.Table]]:
         if kind == "range":
-            table = table.filter(_is_step(table))
+            table = table.filter(is_step(table))
         if "start_ns" in table.column_names:
             table = drop_unplaced(table, ("start_ns", "name"), "name, time or duration", log)
         if kind in ("annotation", "operator"):  # torch < 1.11 has steps among operators
-            is_step = _is_step(table)
-            yield "step", table.filter(is_step).select(PLACE)
-            table = table.filter(pc.invert(is_step))
+            steps = is_step(table)
+            yield "step", table.filter(steps).select(PLACE)
+            table = table.filter(pc.invert(steps))
         if kind in _HOST:
             yield "host", fit_schema(table, _SCHEMAS["host"], "kind", _HOST[kind])
         elif kind in _DEVICE:
@@ -266,10 +265,6 @@ class KinetoForm:
             yield kind, table.rename_columns(["pid", "text"])
         else:
             yield kind, table
-
-
-def _is_step(table: pa.Table) -> pa.Array:
-    return on_strings(table["name"], lambda names: pc.match_substring_regex(names, _STEP))
 
 
 def _texts(values: Sequence[Raw]) -> pa.Array:

@@ -18,6 +18,7 @@ from npuscope.errors import TraceFormatError
 from ...groups import group_hash, parallel_kind
 from ...model import ReadLog
 from ...small_files import decode, read_small
+from ..damaged_files import unopened
 
 SIZE_KINDS = ("tp", "pp", "dp", "cp", "ep")
 
@@ -219,12 +220,8 @@ def json_object(path: str) -> dict[str, object]:
         if not data.strip():
             raise TraceFormatError(path, "JSON", "empty file")
         return decode(data, dict[str, object])
-    except PermissionError as error:
-        raise TraceFormatError(
-            path, "opening", f"{error.strerror}: check its permissions"
-        ) from None
     except OSError as error:
-        raise TraceFormatError(path, "opening", str(error.strerror)) from None
+        raise unopened(path, error) from None
     except msgspec.DecodeError as error:
         raise TraceFormatError(path, "JSON", f"{error}: cut short or edited?") from None
 

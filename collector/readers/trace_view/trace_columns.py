@@ -24,8 +24,8 @@ from ..chrome_trace.columns import (
     fit_schema,
     gather_counters,
     hints_of,
+    is_step,
     numbers,
-    on_strings,
     put,
     put_slices,
     scalars,
@@ -112,7 +112,6 @@ OVERLAP_NAMES = frozenset({"Computing", "Communication", "Communication(Not Over
 _LABELS = frozenset({"process_name", "process_labels", "thread_name"})
 _FLOWS = ("HostToDevice", "async_npu", "MsTx")
 _LAST_NS = (1 << 62) - 1
-_STEP = r"^ProfilerStep#\d+$"
 
 # Columns of each kind of slice besides its place: attributes of its args.
 _SLICES: dict[str, tuple[str, ...]] = {
@@ -292,10 +291,10 @@ def _gather_others(events: Sequence[Event], values: Values, log: ReadLog) -> Non
 
 def _slices(kind: str, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """Slices of a kind without the profiler's steps among them, and these."""
-    is_step = on_strings(table["name"], lambda names: pc.match_substring_regex(names, _STEP))
-    if pc.any(is_step).as_py():
-        yield "step", table.filter(is_step).select(PLACE)
-        table = table.filter(pc.invert(is_step))
+    steps = is_step(table)
+    if pc.any(steps).as_py():
+        yield "step", table.filter(steps).select(PLACE)
+        table = table.filter(pc.invert(steps))
     if kind in _SCHEMAS:
         yield kind, table
     else:
