@@ -174,6 +174,34 @@ def test_no_module_has_a_vague_name() -> None:
     assert vague == []
 
 
+@pytest.mark.slow
+def test_what_comments_name_is_there() -> None:
+    """Where they send their reader: see `this`, `module.that`, those.py."""
+    paths = [path for path in repository_files() if room_of(path) in (*ROOMS, "npuscope")]
+    modules = {part for path in paths for part in (path.stem, path.parent.name)}
+    known, texts = set(modules), {}
+    for path in paths:
+        if path.suffix == ".sql":
+            texts[path] = path.read_text()
+            known |= set(re.findall(r"\w+", re.sub("--.*", "", texts[path])))
+        elif path.suffix == ".py":
+            texts[path] = path.read_text()
+            for node in ast.walk(ast.parse(texts[path])):
+                given = [getattr(node, name, None) for name in ("id", "attr", "arg", "name")]
+                known |= {one for one in given if isinstance(one, str)}
+                if isinstance(node, ast.Constant) and str(node.value).isidentifier():
+                    known.add(str(node.value))
+    names = re.compile(rf"see `(?:\w+\.)?(\w+)`|`(?:{'|'.join(sorted(modules))})\.(\w+)`")
+    files = {path.name for path in paths}
+    lost = [
+        f"{path.relative_to(REPOSITORY)}: {found[0]}"
+        for path, text in texts.items()
+        for found in [*names.finditer(text), *re.finditer(r"--.*?(\w+\.py)\b", text)]
+        if {*filter(None, found.groups())}.isdisjoint(known | files)
+    ]
+    assert lost == []
+
+
 def test_public_functions_and_classes_say_what_they_do() -> None:
     silent = []
     for path in python_modules():

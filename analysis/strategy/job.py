@@ -85,7 +85,7 @@ class Job:
     """A model, a machine and a strategy.
 
     `expert_tp`: tensor parallel size of experts. `stages`: layers (numbers from 0) of each chunk of
-    each stage. `mask_bytes` and other small things are constants of the framework.
+    each stage.
     """
 
     model: Model

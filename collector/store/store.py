@@ -236,7 +236,7 @@ def version(path: str | Path, found: Sequence[Manifest] | None = None) -> str:
     its ranks, where they are known."""
     state = hashlib.sha256()
     for m in manifests(Path(path)) if found is None else found:
-        exchanged = "".join(one.version for one in m.tables.values())  # see `watch.joining`
+        exchanged = "".join(one.version for one in m.tables.values())  # see `watch.join_tables`
         state.update(f"{m.run}\0{m.capture}\0{m.rank}\0{m.generation}\0{exchanged}\0".encode())
     for folder in captures(Path(path)):
         state.update(f"{read_compacted(folder).id}\0".encode())

@@ -1,1 +1,1 @@
-"""Profiles are ingested as they land: see `watching`."""
+"""Profiles are ingested as they land: see `watch.watch`."""

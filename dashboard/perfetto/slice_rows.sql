@@ -1,4 +1,4 @@
--- Which slices of a kind cannot stand on the first row of their track? Each statement is run by placing.py.
+-- Which slices of a kind cannot stand on the first row of their track? Each statement is run by slice_rows.py.
 
 -- name: keys
 create or replace temp table timeline_keys as

@@ -1,6 +1,6 @@
 """The report: facts of each capture, what to change first, where its steps go, what runs longest.
 
-Frames in, blocks out: `report_terminal`, `report_page` and `report_markdown` draw them.
+Frames in, blocks out: `report_terminal`, `html_page` and `markdown` draw them.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def token_cost(
     run, capture, ns_per_token (of all grouped matmuls, each as often as a token passes it),
     error_ns_per_token (standard error), passes (how often, all products together), off_ratio (how
     far passes are from whole numbers), timed_ratio (share of the kernels' tokens in products with a
-    slope; the others cost nothing here), shared_weight (see `shared_rate`), fixed_ns and floor_ns
+    slope; the others cost nothing here), shared_weight (see `fitted`), fixed_ns and floor_ns
     (of a device in one layer and step: what is beside tokens, and the least; floor_ns is 0 where no
     kernel has a floor, both NULL where layers are not told), then _EXCHANGED: what its all-to-alls
     take, with the bytes that they move of a routed token in all, then _ACTIVATIONS: what the

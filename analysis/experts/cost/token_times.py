@@ -86,8 +86,8 @@ def grouped_kernels(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.Da
 def fitted(kernels: pl.DataFrame) -> pl.DataFrame:
     """Time of each product by tokens: CAPTURE, PRODUCT, kernels_count, base_ns, ns_per_token,
     error_ns_per_token and common_error_ns_per_token (standard errors: of this product alone, and of
-    what all products share), shared_weight (see `shared_rate`), floor_tokens, floor_ns,
-    residual_ratio, centre_tokens, level_ns, level_error_ns.
+    what all products share), shared_weight (how much of the slope is the products' shared rate),
+    floor_tokens, floor_ns, residual_ratio, centre_tokens, level_ns, level_error_ns.
 
     time = max(floor_ns, base_ns + ns_per_token x tokens), see `curve`; floor_tokens is where the
     floor ends (0: there is none). residual_ratio: median of |measured / fitted - 1| over kernels.

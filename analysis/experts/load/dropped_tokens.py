@@ -1,7 +1,7 @@
 """Tokens that were routed nowhere: tokens of the step x top-k, less those that experts got.
 
 What was counted may differ for other reasons: recomputation that counts twice, a top-k that is
-another, ranks that did not count. Then nothing is said to be dropped, see `agreement`.
+another, ranks that did not count. Then nothing is said to be dropped, see `checked_sums`.
 
 Whether counts of tokens can be right, and which layer of one source is which of another.
 

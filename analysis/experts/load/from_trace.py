@@ -1,6 +1,6 @@
 """Tokens that each rank's experts computed, without any hook: from kernels and all-to-alls.
 
-    grouped matmuls   rows of their first tensor                  see `grouped_calls`
+    grouped matmuls   rows of their first tensor                  see `step_load`
     all-to-alls       bytes over bytes of a token: of each pair, one moves what the rank's own
                       tokens are sent as (always the same), the other what its experts got
 

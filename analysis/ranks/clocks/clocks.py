@@ -1,8 +1,8 @@
 """One clock per host: how far it is ahead of the reference, how fast that grows, how sure that is.
 
 Ranks of a host read one clock; where what they read contradicts that, or hosts are unknown, each
-rank has its own. Offsets come from the ends of collectives (see `fitting`), errors from repetition
-(see `jackknife`), and nothing that happened may have happened before its cause (see `causality`).
+rank has its own. Offsets come from the ends of collectives (see `fit.fit`), errors from repetition
+(see `fit.errors`), and nothing that happened may have happened before its cause (see `bounds`).
 
 What no clock may contradict: a collective ends on no member before it begins on every other.
 

@@ -7,7 +7,7 @@
 -- their own; so does what the rank did outside of all steps, which has no free pieces. No two masked pieces of a lane
 -- overlap, and no two others.
 --
--- Not a metric: overlap.py says of which rank and from when to when, and whether it knows what computes, and fills
+-- Not a metric: lanes.py says of which rank and from when to when, and whether it knows what computes, and fills
 -- overlap_labels with the rank's steps.
 --
 --   label     bigint   step or what is outside of all, as in overlap_labels

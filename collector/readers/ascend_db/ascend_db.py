@@ -1,9 +1,9 @@
 """The profiler's main database, a SQLite file of one rank.
 
 ascend_pytorch_profiler_*.db, ascend_mindspore_profiler_*.db and msprof_*.db hold the same tables,
-each only if it has rows. Every canonical table has one file of SQL, `ascend_db_<table>.sql`, over
-temp copies of the database's tables (see `ascend_db_tables`): loaded when first needed and dropped
-after their last use, so that only a few are held at a time.
+each only if it has rows. Every canonical table has one file of SQL, `sql/<table>.sql`, over temp
+copies of the database's tables (see `source_tables`): loaded when first needed and dropped after
+their last use, so that only a few are held at a time.
 
 What the small tables of a profiler's main database tell, without its tasks and events.
 

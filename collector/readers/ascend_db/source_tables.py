@@ -57,7 +57,7 @@ TABLES: dict[str, tuple[Wanted, ...]] = {
         "META_DATA": "name:text, value:text",
         "TASK": "startNs, endNs, deviceId:id, connectionId:id, globalTaskId, taskType,"
         " contextId:id, streamId:id, taskId:id, modelId:id",
-        # A `blockDim` counts cores only where there is no `blockNum`: see `kernel_block_column`.
+        # A `blockDim` counts cores only where there is no `blockNum`.
         "COMPUTE_TASK_INFO": "name, globalTaskId, blockNum=blockNum|blockDim|block_dim,"
         " mixBlockNum=mixBlockNum|mixBlockDim|mix_block_dim, taskType, opType, inputFormats,"
         " inputDataTypes, inputShapes, outputFormats, outputDataTypes, outputShapes, opState,"

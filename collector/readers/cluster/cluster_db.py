@@ -98,7 +98,7 @@ _FRAMEWORKS = (("_ascend_pt", "pytorch"), ("_ascend_ms", "mindspore"), ("/PROF_"
 
 
 def read(con: duckdb.DuckDBPyConnection, path: str, facts: JobFacts) -> None:
-    """Fill the tables of `cluster_rows` and what concerns all ranks.
+    """Fill `TABLES` and what concerns all ranks.
 
     Raises TraceFormatError for a file that is no database or is damaged.
     """

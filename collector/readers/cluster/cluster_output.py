@@ -1,6 +1,6 @@
 """One rank's rows of msprof-analyze's results over all ranks.
 
-The files were taken apart once for all their ranks (see `taken_apart`), or are now for this one.
+The files were taken apart once for all their ranks (see `cluster_parts`), or are now for this one.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def test_files_that_permissions_protect(source: Path, tmp_path: Path) -> None:
         (source / "closed").chmod(0o755)
     assert done.code == 4
     assert str(source / "r1_ascend_pt") in done.errors
-    assert "kernel_details.csv: opening: Permission denied" in done.errors
+    assert "kernel_details.csv: opening: Permission denied: check its permissions" in done.errors
     assert str(source / "closed") in done.errors
     assert done.errors.count("Permission denied") >= 2
     assert [m.rank for m in manifests(tmp_path / "store")] == [0]

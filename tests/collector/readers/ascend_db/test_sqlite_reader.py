@@ -144,7 +144,7 @@ def test_missing_and_unreadable_files(tmp_path: Path) -> None:
         open_sqlite(str(tmp_path / "no.db")),
     ):
         pass
-    with pytest.raises(TraceFormatError, match="Is a directory"), open_sqlite(str(tmp_path)):
+    with pytest.raises(TraceFormatError, match=r"Is a directory$"), open_sqlite(str(tmp_path)):
         pass
 
 
