@@ -12,6 +12,7 @@ from npuscope.console import say
 if TYPE_CHECKING:
     import polars as pl
 
+    from npuscope.analysis.strategy.constants import Constants
     from npuscope.profile import Opened
 
 Calibrate = Annotated[
@@ -25,15 +26,18 @@ Calibrate = Annotated[
 ]
 
 
-def calibration_of(path: Path | None) -> tuple[pl.DataFrame | None, list[Opened]]:
-    """Rows of the metric `calibration` of captures, and what was opened for it, which may be
-    partial. Raises TraceNotFound, StoreError."""
+def calibration_of(
+    path: Path | None,
+) -> tuple[pl.DataFrame | None, Constants | None, list[Opened]]:
+    """Rows of the metric `calibration` of captures, the constants by them, and what was opened for
+    it, which may be partial. Raises TraceNotFound, StoreError."""
     if path is None:
-        return None, []
-    from npuscope.analysis.strategy.calibration import calibration
+        return None, None, []
+    from npuscope.analysis.strategy.calibration import calibrated, calibration
     from npuscope.profile import Source, opened
 
     with opened(Source(path)) as data:
         for message in data.messages:
             say(message)
-        return calibration(data.con), [data]
+        rows = calibration(data.con)
+        return rows, calibrated(rows), [data]

@@ -74,7 +74,6 @@ def predict(
     from npuscope.analysis.flops.model.describe import model_of
     from npuscope.analysis.strategy import describe
     from npuscope.analysis.strategy import predict as prediction
-    from npuscope.analysis.strategy.calibration import calibrated
     from npuscope.analysis.strategy.notes import prediction_notes
     from npuscope.dashboard.terminal import strategy_tables
 
@@ -90,8 +89,8 @@ def predict(
         if given is None:
             raise UsageError("give --cluster NODESxNPUS with --strategy")
         job = describe.job_of_strategy(model_of(what), machine, given, strategy)
-    measured, places = calibration_of(calibrate)
-    found = prediction.predict(job, None if measured is None else calibrated(measured))
+    measured, constants, places = calibration_of(calibrate)
+    found = prediction.predict(job, constants)
     parts, memory = prediction.part_rows(found), prediction.memory_rows(job, found)
     notes = assumed + prediction_notes(job, found, is_calibrated=measured is not None)
     if json:
@@ -114,7 +113,6 @@ def predict(
 def _of_runs(path: Path, out: Path | None, calibrate: Path | None) -> None:
     import msgspec
 
-    from npuscope.analysis.strategy.calibration import calibrated
     from npuscope.analysis.strategy.predict import predict_records
     from npuscope.console import print_text
 
@@ -137,8 +135,8 @@ def _of_runs(path: Path, out: Path | None, calibrate: Path | None) -> None:
         # Sizes that lack get the likeliest ones, but a run of no model at all is no run.
         if not isinstance(one.get("model"), dict) or not one["model"]:
             raise UsageError(f"{path}: run {one['id']} has no model")
-    measured, places = calibration_of(calibrate)
-    found = predict_records(records, None if measured is None else calibrated(measured))
+    _, constants, places = calibration_of(calibrate)
+    found = predict_records(records, constants)
     text = msgspec.json.format(msgspec.json.encode(found))
     if out is None:
         print_text(text.decode() + "\n")

@@ -105,7 +105,6 @@ def search(
     from npuscope.analysis.flops.model.describe import model_of
     from npuscope.analysis.strategy import describe, running
     from npuscope.analysis.strategy import search as searching
-    from npuscope.analysis.strategy.calibration import calibrated
     from npuscope.analysis.strategy.notes import search_notes
     from npuscope.analysis.strategy.results import Found, found_parquet
     from npuscope.dashboard.terminal import strategy_tables
@@ -131,9 +130,8 @@ def search(
         nodes, devices = describe.cluster_of(cluster)
         machine, world = describe.on_nodes(machine, devices), nodes * devices
         asked = {"cluster": cluster, "only": only}
-    measured, places = calibration_of(calibrate)
+    measured, constants, places = calibration_of(calibrate)
     places += [] if running_at is None else [running_at]
-    constants = None if measured is None else calibrated(measured)
     found = searching.search(
         model, machine, world, space, constants, spread=_spread(engine, address)
     )
@@ -235,7 +233,6 @@ def memory_plan(
     if no_swap or run is not None or capture is not None:
         raise UsageError("--no-swap, --run and --capture are of a capture: leave --strategy out")
     from npuscope.analysis.strategy import memory_plan as planning
-    from npuscope.analysis.strategy.calibration import calibrated
     from npuscope.analysis.strategy.notes import plan_notes
     from npuscope.dashboard.terminal import strategy_tables
 
@@ -245,8 +242,7 @@ def memory_plan(
     if job.recompute.full_layers is None or job.recompute.full_layers:
         raise UsageError("--strategy recomputes already: plan from recompute=none")
     allowed = _allowed(job.machine.memory_bytes, budget)
-    measured, places = calibration_of(calibrate)
-    constants = None if measured is None else calibrated(measured)
+    measured, constants, places = calibration_of(calibrate)
     found = planning.memory_plan(job, allowed, constants)
     notes = plan_notes(found)
     if json:
