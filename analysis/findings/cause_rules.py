@@ -168,7 +168,9 @@ def slow_kernels(seen: Material) -> Iterator[Finding]:
 def suspects_named(seen: Material) -> str:
     """Who is suspected of making others wait, and why, as `ranks` says it; empty: nobody."""
     hosts = seen.hosts.select(rank="ranks", host_name="host").explode("rank")
-    named = verdicts_told(seen.suspects, hosts)
+    late = {rank for rows in _late_links(seen) for rank in _ends(rows)}
+    is_late = (pl.col("verdict") != "link") | pl.col("rank").is_in(late)
+    named = verdicts_told(seen.suspects.filter(is_late), hosts)
     return Message("Suspected: {suspects}.", suspects=named) if named else ""
 
 
@@ -182,14 +184,37 @@ def suspect_changes(seen: Material) -> list[str]:
         if verdict in ("compute", "frequency", "unknown")
     ]
     found += [one for finding in slow_hosts(seen) for one in finding.changes]
-    linked = {rank for rank, verdict in verdicts.items() if verdict == "link"}
-    for one in _culprits(seen):
-        end, low, high = one.select("end_rank", "low_rank", "high_rank").row(0)
-        if ({low, high} if end is None else {end}) <= linked:
-            found += _mended(one)
+    found += [word for one in _late_links(seen) for word in _mended(one)]
     if not found and "alltoall_bytes" in verdicts.values():
         return ["experts:balanced"]
     return found[: 2 * _MOST_NAMED]
+
+
+def _late_links(seen: Material) -> list[pl.DataFrame]:
+    """The `_culprits` of suspected ranks that others wait for. All of a group end together, however
+    slow a link is: who is late for others afterwards waits less for peers than these do."""
+    linked = set(seen.suspects.filter(verdict="link")["rank"])
+    waits = seen.parts.filter(part="peer_wait").group_by("rank").agg(pl.col("ns").sum())
+    per_step = pl.col("ns").fill_null(0) / max(seen.steps["step"].n_unique(), 1)
+    ranks = seen.steps.select("rank").unique().join(waits, on="rank", how="left")
+    waited = dict(ranks.select("rank", per_step).iter_rows())
+    found = []
+    for rows in _culprits(seen):
+        ends = _ends(rows)
+        own, others = (
+            [ns for rank, ns in waited.items() if (rank in ends) is is_end]
+            for is_end in (True, False)
+        )
+        if ends <= linked and own and others:
+            if is_worth(sum(others) / len(others) - sum(own) / len(own), seen):
+                found.append(rows)
+    return found
+
+
+def _ends(rows: pl.DataFrame) -> set[int]:
+    """Whose links these `_culprits` are."""
+    end, low, high = rows.select("end_rank", "low_rank", "high_rank").row(0)
+    return {low, high} if end is None else {end}
 
 
 def _mended(rows: pl.DataFrame) -> list[str]:

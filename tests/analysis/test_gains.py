@@ -134,6 +134,15 @@ def test_a_slow_link_and_a_slow_host_come_first_with_what_they_cost() -> None:
     check_first(four, "slow_links", "link:1=", **SLOW_END)
     first = findings(tables(replace(four, **SLOW_END)))[0]
     assert first.statement.startswith("3 of 3 HCCS links of rank 1 move ")
+    # All of a group end together, so waiting within one is noise; another group waits for it.
+    noisy = replace(
+        MANY, experts=8, micro_batches=2, expert_skew=0.0, steps=3, noise=0.03, seed=78,
+        crossing=False, slow_link=(1,), slow_link_factor=4.0,
+    )  # fmt: skip
+    for ep, changes in ((8, ()), (4, ("link:1=",))):
+        late = {one.name: one for one in findings(tables(replace(noisy, ep=ep)))}["late_ranks"]
+        assert [word[:7] for word in late.changes] == [*changes]
+        assert ("Suspected: rank 1: slow link." in late.statement) is bool(changes)
     # What a slow link between stages costs, no other schedule of the pipeline gains.
     slow = replace(SMALL, layers=4, dp=4, micro_batches=4, slow_link=(1, 5), slow_link_factor=20.0)
     listed = {one.name: one for one in findings(tables(slow))}
