@@ -21,7 +21,7 @@ from npuscope.messages import Message
 
 from ..wording import numbers
 from .side import ENDS, GPU, MEASURES, PER_TOKEN, SETTINGS, Key, Side
-from .waterfall import at_each, waterfall
+from .waterfall import at_each, is_other_work, waterfall
 
 Verdict = Literal["same", "different", "not_enough"]
 # Steps are compared up to the next one's begin, the last of each capture left out, or up to their
@@ -392,7 +392,7 @@ def recorded_differently(found: Comparison) -> list[str]:
                 a=f"{tokens_a:,}", b=f"{tokens_b:,}",
             )
         )  # fmt: skip
-    elif found.layouts is not None and not (tokens_a and tokens_b):
+    elif not (tokens_a and tokens_b) and (found.layouts is not None or is_other_work(found.rows)):
         notes.append(
             Message(
                 "tokens per step may differ and are not known of both: --tokens-a and --tokens-b"

@@ -20,6 +20,7 @@ ORDER = (
     "computing", "transfer", "peer_wait", "absent_wait", "pipeline_wait", "unknown_communication",
     "host", "idle", "free", "between_steps", "latest_rank",
 )  # fmt: skip
+_OTHER_WORK_RATIO = 0.1  # of computing: another micro-batch of ten
 
 
 # metric: compare
@@ -289,3 +290,10 @@ def _by_operator(
         for side, one in zip((a, b), only, strict=True)
     ]
     return rows, (rest[0], rest[1])
+
+
+def is_other_work(rows: pl.DataFrame) -> bool:
+    """Whether kernels ran more often, or with larger inputs, for much of what A computes."""
+    computing = rows.filter(part="computing")
+    other = computing.filter(pl.col("change").is_in(["count", "shape"]))
+    return abs(int(other["delta_ns"].sum())) > _OTHER_WORK_RATIO * int(computing["a_ns"].sum())

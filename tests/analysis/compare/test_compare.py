@@ -14,7 +14,7 @@ import pytest
 
 from bench.analysis.compare_bench import judged
 from npuscope.analysis.compare.baseline import baseline_bytes, read_baseline
-from npuscope.analysis.compare.difference import Comparison, compare, recorded_differently
+from npuscope.analysis.compare.difference import Comparison, compare, recorded_differently, remarks
 from npuscope.analysis.compare.side import KERNEL, MEASURES, Side, measure, together
 from npuscope.analysis.flops.mfu import mfu
 from npuscope.analysis.scope import ALL
@@ -73,6 +73,10 @@ CAUSES: dict[str, tuple[dict[str, Any], Callable[[pl.Expr, pl.Expr, pl.Expr], pl
         {"micro_batches": 4},
         lambda part, name, how: (how == "count") | part.is_in(EXPOSED) | (how == "shape"),
     ),
+    "longer sequences": (
+        {"sequence": 4096},
+        lambda part, name, how: (how == "shape") | part.is_in(EXPOSED),
+    ),
 }  # fmt: skip
 
 
@@ -103,6 +107,10 @@ def test_a_planted_cause_stands_in_its_row(cause: str) -> None:
     assert found.verdict == ("different" if found.delta_low_ns > 0 else "not_enough")
     right = found.rows.filter(where(pl.col("part"), pl.col("name"), pl.col("change")))
     assert right["delta_ns"].sum() == pytest.approx(found.delta_ns, rel=0.05)
+    # Of one layout with unknown tokens: whether a step does other work.
+    is_said = any(note.startswith("tokens per step may differ") for note in remarks(found))
+    other = ("other shapes", "overlap lost", "more micro-batches", "longer sequences")
+    assert is_said is (cause in other)
 
 
 def test_itself_and_backwards() -> None:
