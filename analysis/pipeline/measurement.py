@@ -33,8 +33,9 @@ class Measured:
     alone_ns: how long passes take that nothing runs beside, by kind: places on the route x
     micro-batches x columns. pair_ratio: a pair beside each other over both alone, a mean; None:
     none ran. gaps_ns: usual ones by device, of entries that receive nothing. receive_gaps_ns,
-    queued_gaps_ns (of entries that receive behind what the one before them sends) and lags_ns: by
-    link of the order, NaN where nothing tells. hosts: of devices; None: unknown.
+    queued_gaps_ns (of entries that receive behind what the one before them sends), lags_ns and
+    alone_lags_ns (behind passes that nothing runs beside: of two, one may have sent before both
+    ended) by link of the order, NaN where nothing tells. hosts: of devices; None: unknown.
     """
 
     made: Precedence
@@ -48,6 +49,7 @@ class Measured:
     receive_gaps_ns: Times
     queued_gaps_ns: Times
     lags_ns: Times
+    alone_lags_ns: Times
     hosts: tuple[str, ...] | None = None
 
     @property
@@ -78,7 +80,9 @@ class Measured:
 
     def link_lags(self, made: Precedence) -> Times:
         """The lags of the links of an order."""
-        return self._of_links(made, self.lags_ns, np.zeros(len(made.links)))
+        has_pairs = any(len(entry) > 1 for _, entry in made.entries)
+        lags_ns = self.lags_ns if has_pairs else self.alone_lags_ns
+        return self._of_links(made, lags_ns, np.zeros(len(made.links)))
 
     def _of_links(self, made: Precedence, times_ns: Times, else_ns: Times) -> Times:
         """Gaps or lags of the links of an order: those that were not measured as the others within
@@ -272,9 +276,11 @@ def queued(made: Precedence) -> NDArray[np.bool_]:
     return found
 
 
-def _between(made: Precedence, starts: Times, ends: Times) -> tuple[Times, Times, Times, Times]:
+def _between(
+    made: Precedence, starts: Times, ends: Times
+) -> tuple[Times, Times, Times, Times, Times]:
     """Usual gaps by device of entries that receive nothing; usual gaps, those of queued entries,
-    and lags by link.
+    lags, and those behind passes alone by link.
 
     An entry whose transfer's source ended after the entry before it waited for that: this tells
     the lag of the link; the others tell gaps. A device that had not been free for as long as it
@@ -285,9 +291,13 @@ def _between(made: Precedence, starts: Times, ends: Times) -> tuple[Times, Times
     before[made.target[is_next]] = ends[made.source[is_next]]
     source = np.full(starts.shape, -np.inf)
     link = np.full(starts.shape, -1)
+    is_alone = np.zeros(starts.shape, bool)
     for edge in np.flatnonzero(made.link >= 0).tolist():
         at, end = made.target[edge], ends[made.source[edge]]
         link[at] = np.where(end > source[at], made.link[edge], link[at])
+        is_alone[at] = np.where(
+            end > source[at], len(made.entries[made.source[edge]][1]) == 1, is_alone[at]
+        )
         source[at] = np.maximum(source[at], end)
     receives = link >= 0
     waited = receives & (source > before)
@@ -296,8 +306,11 @@ def _between(made: Precedence, starts: Times, ends: Times) -> tuple[Times, Times
     waits = np.where(waited, starts - source, np.nan)
     was_free = waited.copy()
     was_free[waited] = (source[waited] - before[waited]) >= waits[waited]
-    lags = _medians(waits[was_free], link[was_free], links)
-    lags = np.where(np.isnan(lags), _medians(waits[waited], link[waited], links), lags)
+    usual, free, alone = (
+        _medians(waits[its], link[its], links) for its in (waited, was_free, was_free & is_alone)
+    )
+    lags = np.where(np.isnan(free), usual, free)
+    alone = np.where(np.isnan(alone), lags, alone)
     pauses = np.where(paused, starts - before, np.nan)
     is_behind = queued(made)[:, None]
     received, behind = (
@@ -311,7 +324,7 @@ def _between(made: Precedence, starts: Times, ends: Times) -> tuple[Times, Times
     gaps = _medians(pauses[is_own], devices[is_own], len(made.schedule.orders))
     known = gaps[~np.isnan(gaps)]
     gaps = np.where(np.isnan(gaps), known.mean() if len(known) else 0.0, gaps)
-    return gaps, received, behind, lags
+    return gaps, received, behind, lags, alone
 
 
 def _medians(values: Times, numbers: NDArray[np.int64], count: int) -> Times:

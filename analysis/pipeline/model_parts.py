@@ -313,14 +313,16 @@ def _has(dims: list[list[str]], tokens: set[str]) -> bool:
 def pair_ratio(ops: Operations, seen: Sequence[Look], places: int) -> float | None:
     """A forward and a backward beside each other over both alone, mean over places: computing of
     one hides communication of the other as well as can be, which shares nothing else. None where
-    passes have no communication of their own."""
+    passes have no communication of their own. A backward in halves is one behind the other."""
     ratios = []
     for place in range(places):
-        both = [
+        forwards, backwards, inputs, weights = [
             [_stretches(ops, one) for one in seen if (one.place, one.kind) == (place, kind)]
-            for kind in ("F", "BW")
+            for kind in ("F", "BW", "B", "W")
         ]
-        for forward, backward in zip(*both, strict=False):
+        for first, then in zip(inputs, weights, strict=False):
+            backwards.append(np.concatenate([first[:-1], [first[-1] + then[0]], then[1:]]))
+        for forward, backward in zip(forwards, backwards, strict=False):
             alone = int(forward.sum() + backward.sum())
             if alone:
                 ratios.append(beside_each_other(forward, backward) / alone)

@@ -270,8 +270,11 @@ def _head(job: Job, constants: Constants) -> Number:
 
 
 def _in_node(job: Job, inner: Number, size: Number) -> Number:
-    """Ranks of a group of `size`, each `inner` apart, that share a node."""
-    return np.clip(np.floor(job.machine.node_devices / np.asarray(inner, float)), 1.0, size)
+    """Ranks of a group of `size`, each `inner` apart, that share a node; where nodes cut groups, of
+    that which they cut into the smallest parts."""
+    span = np.asarray(inner * size).astype(np.int64)
+    near = np.gcd(span, job.machine.node_devices) / np.asarray(inner, float)
+    return np.clip(np.floor(near), 1.0, size)
 
 
 def _collective(

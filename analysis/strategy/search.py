@@ -81,7 +81,7 @@ def jobs_of_space(
         for tp in _sizes(space.tp, world, _MOST_TP)
         if heads % tp == 0
         and max(tp, kv) % min(tp, kv) == 0
-        and (space.tp_beyond_node or tp <= machine.node_devices)
+        and (space.tp_beyond_node or machine.node_devices % tp == 0)
     ]
     for pp in _sizes(space.pp, world, model.layers):
         grid = _grid(model, world // pp if world % pp == 0 else 0, tps, space)

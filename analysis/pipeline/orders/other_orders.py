@@ -225,7 +225,15 @@ def _of_work(measured: Measured, kind: str, times: Times, slow: Times | None) ->
 def _repeated(asked: int, known: int) -> NDArray[np.int64]:
     """Which measured micro-batch each one repeats. The first and the last, in which a step begins
     and gradients are reduced, stay these; those between repeat measured ones between, or the first
-    where there are none: what is reduced beside the last is reduced once."""
+    where there are none: what is reduced beside the last is reduced once. Raises CannotAnswer for
+    more than one where one was measured, whose passes hold what a step does once."""
+    if known == 1 < asked:
+        raise CannotAnswer(
+            Message(
+                "one micro-batch was recorded, so what a step does once is not told from what each"
+                " micro-batch does: record steps of two or more"
+            )
+        )
     between = max(known - 2, 1)
     found = np.minimum(1 + (np.arange(asked) - 1) % between, max(known - 2, 0))
     found[0], found[-1] = 0, known - 1

@@ -141,6 +141,9 @@ def test_few_micro_batches_and_slow_ranks_tell_it_too(
          {"schedule": "1f1b", "chunks": 1}),
         (replace(DEEP, dp=1, ep=1, seed=18, schedule="zb-v", micro_batches=8), "1f1b",
          {"schedule": "1f1b"}),
+        # One of two passes beside each other sends before both have ended.
+        (replace(DEEP, tp=2, dp=1, ep=1, layers=16, schedule="dualpipev", micro_batches=8,
+                 noise=0.02), "zb-v", {"schedule": "zb-v"}),
     ],
 )  # fmt: skip
 def test_what_layers_wait_for_is_within_passes_or_between_them_as_these_are_cut(
@@ -178,6 +181,15 @@ def test_tokens_that_are_as_many_as_features_change_no_prediction() -> None:
 
 
 @pytest.mark.slow
+def test_a_backward_in_halves_hides_what_a_whole_one_does() -> None:
+    job = replace(SMALL, layers=8, micro_batches=8, noise=0.02, schedule="zb-v")
+    *_, row = rows(job_of(job), "dualpipev", None)
+    truth = step_ns(replace(job, schedule="dualpipev"))
+    assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
+    assert abs(row["predicted_step_ns"] - truth) < 0.2 * (row["measured_step_ns"] - truth)
+
+
+@pytest.mark.slow
 def test_the_range_of_many_micro_batches_that_repeat_two_holds_what_they_take() -> None:
     check(COMMITTED, "1f1b", micro_batches=16)
 
@@ -194,6 +206,8 @@ def test_two_micro_batches_tell_eight_as_whatif_does() -> None:
     told = rows(job_of(job), None, 8)[-1]["predicted_step_ns"]
     assert told == pytest.approx(step_ns(replace(job, micro_batches=8)), rel=0.003)
     con = tables(job)
+    with pytest.raises(CannotAnswer, match="one micro-batch was recorded"):
+        rows(job_of(replace(job, micro_batches=1)), None, 8)
     changes = [parse_change("micro_batches=8")]
     row = whatif_steps(con, capture_job(con, Scope().job), changes).row(-1, named=True)
     assert told == pytest.approx(row["predicted_step_ns"], rel=0.003)

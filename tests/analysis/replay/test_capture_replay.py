@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from npuscope.analysis.catalog import metric
 from npuscope.analysis.experts.plan.placement import deployment_json
 from npuscope.analysis.replay.capture_changes import changed
-from npuscope.analysis.replay.capture_what_if import changed_work, whatif_notes, whatif_steps
+from npuscope.analysis.replay.capture_what_if import whatif_notes, whatif_steps
 from npuscope.analysis.replay.captures import capture_job, replay, replay_notes
 from npuscope.analysis.replay.changes import parse_change
 from npuscope.analysis.replay.critical_path import critical_path
 from npuscope.analysis.replay.points import points
 from npuscope.analysis.replay.slack import operation_slack, slacks
 from npuscope.analysis.scope import ALL
-from npuscope.analysis.wording import ms
 from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
 from npuscope.sample_traces.generate import Job
 from tests.analysis.replay.contended_pairs import KINDS, pair
@@ -168,24 +167,6 @@ def test_another_seed_ran_as_predicted() -> None:
     truth = float(replayed(even).measured.lengths().mean())
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.015)
     assert abs(row["predicted_step_ns"] - truth) < abs(row["measured_step_ns"] - truth)
-
-
-def test_as_many_micro_batches_change_nothing_and_more_are_added() -> None:
-    same, more = (mean_of(tables(SMALL), replayed(SMALL), f"micro_batches={m}") for m in (2, 3))
-    assert same["predicted_step_ns"] == same["replayed_step_ns"] < more["predicted_step_ns"]
-    words = ["micro_batches=3", "kernel:GroupedMatmul=2"]
-    row = mean_of(tables(SMALL), replayed(SMALL), *words)
-    assert row == mean_of(tables(SMALL), replayed(SMALL), *reversed(words))
-    twice = replace(SMALL, micro_batches=3, slow_kernel="GroupedMatmul", slow_kernel_factor=2.0)
-    truth = float(replayed(twice).measured.lengths().mean())
-    assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.02)
-    assert [one["part"] for one in more["saved"]] == ["micro-batches"]
-    works = [
-        changed_work(tables(SMALL), replayed(SMALL), [parse_change(f"micro_batches={m}")], row)
-        for m, row in ((2, same), (3, more))
-    ]
-    assert works[0] == [] and "with 3 micro-batches in place of 2" in works[1][0]
-    assert ms(more["predicted_step_ns"] / 3) in works[1][0]
 
 
 @pytest.mark.parametrize(("word", "kernel"), [

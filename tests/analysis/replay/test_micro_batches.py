@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from npuscope.analysis.replay.capture_what_if import changed_work
+from npuscope.analysis.replay.changes import parse_change
 from npuscope.analysis.replay.variants.micro_batches import _drawn
+from npuscope.analysis.wording import ms
 from npuscope.errors import CannotAnswer, UsageError
 from npuscope.sample_traces.generate import Job
 from tests.analysis.replay.replayed_jobs import (
@@ -83,3 +86,21 @@ def test_what_tells_no_micro_batches_is_refused(job: Job, told: str) -> None:
     with pytest.raises(CannotAnswer, match=told) as refused:
         mean_of(tables(job), replayed(job), "micro_batches=8")
     assert "\n" not in str(refused.value) and str(refused.value).startswith("micro_batches=8: ")
+
+
+def test_as_many_micro_batches_change_nothing_and_more_are_added() -> None:
+    same, more = (mean_of(tables(SMALL), replayed(SMALL), f"micro_batches={m}") for m in (2, 3))
+    assert same["predicted_step_ns"] == same["replayed_step_ns"] < more["predicted_step_ns"]
+    words = ["micro_batches=3", "kernel:GroupedMatmul=2"]
+    row = mean_of(tables(SMALL), replayed(SMALL), *words)
+    assert row == mean_of(tables(SMALL), replayed(SMALL), *reversed(words))
+    twice = replace(SMALL, micro_batches=3, slow_kernel="GroupedMatmul", slow_kernel_factor=2.0)
+    truth = float(replayed(twice).measured.lengths().mean())
+    assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.02)
+    assert [one["part"] for one in more["saved"]] == ["micro-batches"]
+    works = [
+        changed_work(tables(SMALL), replayed(SMALL), [parse_change(f"micro_batches={m}")], row)
+        for m, row in ((2, same), (3, more))
+    ]
+    assert works[0] == [] and "with 3 micro-batches in place of 2" in works[1][0]
+    assert ms(more["predicted_step_ns"] / 3) in works[1][0]

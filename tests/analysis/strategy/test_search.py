@@ -60,6 +60,9 @@ def test_nothing_on_the_front_is_beaten_and_all_that_is_not_beaten_is_there() ->
 
 
 def test_where_nothing_fits_the_nearest_stands_first() -> None:
+    # Of nodes that eight do not divide, some groups of eight lie on two.
+    odd = search(DENSE, replace(_MACHINE, node_devices=12), 24, Space(2048, 24))
+    assert {*odd["tp"]} == {1, 2, 4}
     found = search(DENSE, replace(_MACHINE, memory_bytes=1e6), 8, _SPACE)
     assert len(found) > 100 and not found["fits"].any()
     assert found["peak_bytes"].is_sorted()

@@ -42,6 +42,13 @@ def test_twice_the_sequences_take_twice_the_work() -> None:
     once, twice = predict(JOB).parts_s, predict(replace(JOB, global_batch=32)).parts_s
     assert twice["matmul"] == pytest.approx(2 * once["matmul"])
     assert twice["optimizer"] == pytest.approx(once["optimizer"])
+    # A group is as slow as the one that nodes cut into the smallest parts.
+    for devices, like in ((12, 4), (3, 1), (16, 8)):
+        one, other = (
+            predict(replace(JOB, world=48.0, tp=8.0, machine=replace(JOB.machine, node_devices=n)))
+            for n in (devices, like)
+        )
+        assert one.parts_s["tp_comm"] == pytest.approx(other.parts_s["tp_comm"])
 
 
 def test_recompute_adds_a_forward() -> None:
