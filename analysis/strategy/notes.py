@@ -40,8 +40,10 @@ def prediction_notes(job: Job, prediction: Prediction, *, is_calibrated: bool = 
         )
     found.append(
         Message(
-            "intervals hold 9 of 10 measured runs of the kind ({kind}); torch's allocator alone:"
-            " buffers of HCCL and fragmentation come on top",
+            "intervals hold about 9 of 10 of the measured runs ({kind}) that they were made from,"
+            " and fewer of other models (docs/strategy.md); that of later peaks is the one of first"
+            " peaks, as only these were measured; torch's allocator alone: buffers of HCCL and"
+            " fragmentation come on top",
             kind=prediction.stratum,
         )
     )
