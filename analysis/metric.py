@@ -34,6 +34,8 @@ from importlib import resources
 
 import duckdb
 
+from npuscope.collector.database import open_database
+
 _COLUMN = re.compile(r"--   (\w+) +(\w+(?:\[\])?) +(\S.*)")
 _FACT = re.compile(
     r"-- (title|meaning|view|rows from|over all ranks of|function|by|command|table|figure|gauge):"
@@ -223,7 +225,7 @@ def _inputs(query: str) -> tuple[str, ...]:
 
 @cache
 def _parser() -> duckdb.DuckDBPyConnection:
-    return duckdb.connect(config={"threads": 1})
+    return open_database(config={"threads": 1})
 
 
 def head_of(text: str, name: str, file: str, *, function: str = "") -> Metric | None:

@@ -164,6 +164,16 @@ def test_rooms_import_their_own_modules_relatively() -> None:
     assert absolute == []
 
 
+def test_the_engine_is_opened_in_one_place() -> None:
+    """Which keeps it from drawing into what commands print."""
+    openers = [
+        path.relative_to(REPOSITORY).as_posix()
+        for path in python_modules()
+        if room_of(path) in (*ROOMS, "npuscope") and "duckdb.connect(" in path.read_text()
+    ]
+    assert openers == ["collector/database.py"]
+
+
 def test_no_module_has_a_vague_name() -> None:
     vague = [
         str(path.relative_to(REPOSITORY))

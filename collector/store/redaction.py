@@ -16,6 +16,7 @@ from pathlib import Path
 
 import duckdb
 
+from ..database import open_database
 from ..groups import parallel_kind
 from .folder_handles import make_private
 from .manifest import write_atomically
@@ -42,7 +43,7 @@ def redact(database: Path, key: bytes) -> int:
     environments, whatever looks like an absolute path or an address, and values of the environment
     and the model's configuration that are no numbers.
     """
-    with duckdb.connect(str(database)) as con:
+    with open_database(str(database)) as con:
         return _redact(con, key)
 
 

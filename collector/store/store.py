@@ -35,6 +35,7 @@ import msgspec
 from npuscope.errors import StoreError
 
 from .. import schema
+from ..database import open_database
 from ..literals import file_literal, sql_literal
 from ..small_files import decode, open_regular
 from . import mirror
@@ -164,7 +165,7 @@ def _database(path: Path) -> Path:
 def _connection(spill: Path | None = None) -> duckdb.DuckDBPyConnection:
     # What memory does not hold goes there, not into the working folder; made when it is needed.
     spill = spill or _spill_folder() / f"{_spilled()}{secrets.token_hex(4)}"
-    con = duckdb.connect(":memory:", config={**_OFFLINE, "temp_directory": str(spill)})
+    con = open_database(config={**_OFFLINE, "temp_directory": str(spill)})
     con.execute("load parquet")  # built in; its setting waits for it
     con.execute("set parquet_metadata_cache = true")  # a published segment never changes
     return con

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 
 from npuscope.collector.ingest.read_rank import RankOutcome, RankTask
 from npuscope.collector.model import RankSource, Role, SourceFile
 from npuscope.collector.readers.trust import Advance
+from npuscope.collector.staging import connect
+from npuscope.collector.store import store
 
 
 def task(rank: int, size_bytes: int = 0, nodes: tuple[str, ...] = ()) -> RankTask:
@@ -22,8 +27,13 @@ def task(rank: int, size_bytes: int = 0, nodes: tuple[str, ...] = ()) -> RankTas
 
 
 def reads(batch: Sequence[RankTask], advance: Advance) -> list[RankOutcome]:
-    """Reads nothing, at once; warns of how the process allocates."""
-    told = (os.environ.get("GLIBC_TUNABLES", "as it comes"),)
+    """Reads nothing, at once; warns of how the process allocates, and of what the engine draws."""
+    drawn = "select current_setting('enable_progress_bar')"
+    with closing(store.over(Path(), ())) as con:
+        ((is_drawn,),) = con.execute(drawn).fetchall()
+    with tempfile.TemporaryDirectory() as folder, closing(connect(Path(folder))) as con:
+        ((is_drawn_too,),) = con.execute(drawn).fetchall()
+    told = (os.environ.get("GLIBC_TUNABLES", "as it comes"), f"{is_drawn} {is_drawn_too}")
     return [
         RankOutcome(one.run, one.capture, one.source.rank, one.source.root, warnings=told)
         for one in batch

@@ -197,7 +197,9 @@ def test_a_reader_that_dies_costs_its_rank_alone(ranks: int) -> None:
     assert [o.rank for o in outcomes if o.error] == [2]
     assert "--memory" in str(next(o.error for o in outcomes if o.error))
     # Small blocks stay at hand in processes that read, and in no other that this one starts.
-    assert {w for o in outcomes for w in o.warnings} == {"glibc.malloc.tcache_count=1000"}
+    # And none draws how far a long statement is, into what the command prints.
+    seen = {w for o in outcomes for w in o.warnings}
+    assert seen == {"glibc.malloc.tcache_count=1000", "False False"}
     assert "GLIBC_TUNABLES" not in os.environ
 
 

@@ -1,0 +1,19 @@
+"""The engine, opened so that it prints nothing of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import duckdb
+
+
+def open_database(
+    path: str = ":memory:", config: Mapping[str, Any] | None = None
+) -> duckdb.DuckDBPyConnection:
+    """A connection to a database, in memory unless a file is named. Raises duckdb.Error."""
+    con = duckdb.connect(path, config=dict(config or {}))
+    # Where no script runs (a process that reads, a notebook) it would draw how far each long
+    # statement is, into what the command prints.
+    con.execute("set enable_progress_bar = false")
+    return con
