@@ -36,6 +36,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     devices = _all(con, sql_text("unread_devices.sql"))
     selected = _all(con, _SELECTED)
     unfollowed = _all(con, sql_text("unfollowed_steps.sql"))
+    apart = _all(con, sql_text("apart_steps.sql"))
     warm = _all(con, "from job_steps where is_warm_up order by run, capture, step")
     found: list[str] = []
     for one in facts.to_dicts():
@@ -50,6 +51,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
             *_devices(_of(devices, here)),
             *_unseen(_of(unseen, here)),
             *_outside(_of(outside, here)),
+            *_apart(_of(apart, here)),
             *_warm_up(_of(warm, here)),
             *_unfollowed(_of(unfollowed, here)),
         ]
@@ -174,6 +176,19 @@ def _light(steps: pl.DataFrame, partly: set[int]) -> Iterable[str]:
         if ranks:
             why = joined((reason, told), "; ")
             yield Message("{ranks}: {why}", ranks=ranks_named(ranks), why=why)
+
+
+def _apart(apart: pl.DataFrame) -> Iterable[str]:
+    for one in apart.to_dicts():
+        yield Message(
+            "{ranks} and {others} do not step together: the same steps last {longer} ms on the first"
+            " and {shorter} ms on the others. Figures across ranks mix programs: read each by itself,"
+            " with `npuscope ingest PATH --ranks LIST`.",
+            ranks=ranks_named(one["ranks"]),
+            others=ranks_named(one["others"]),
+            longer=f"{one['step_ns'] / 1e6:,.1f}",
+            shorter=f"{one['of_others_ns'] / 1e6:,.1f}",
+        )
 
 
 def _warm_up(steps: pl.DataFrame) -> Iterable[str]:

@@ -7,6 +7,8 @@ from npuscope.analysis.flops.lengths import step_lengths
 from npuscope.analysis.scope import Scope
 from tests.analysis.tables import connect, fill, kernel, op
 
+MS = 1_000_000
+
 
 def test_a_whole_capture_needs_no_notes() -> None:
     con = connect()
@@ -38,6 +40,24 @@ def test_every_gap_is_told() -> None:
         "rank 0: outside all steps are 1 compute kernels (10 ns) and 1 communication operations"
         " (5 ns); they count in no step.",
     ]
+
+
+def test_ranks_that_do_not_step_together_are_told() -> None:
+    con = connect()
+    starts = {0: (0, 30, 60), 1: (2, 32, 61), 2: (500, 510, 520), 3: (501, 509, 521)}
+    fill(con, "ranks", [{"rank": rank, "world_size": 4} for rank in starts])
+    fill(con, "kernels", [
+        kernel(start * MS, MS, step, rank=rank)
+        for rank, found in starts.items() for step, start in enumerate(found)
+    ])  # fmt: skip
+    assert query.notes(con) == [
+        "ranks 0-1 and ranks 2-3 do not step together: the same steps last 29.8 ms on the first and"
+        " 10.0 ms on the others. Figures across ranks mix programs: read each by itself, with"
+        " `npuscope ingest PATH --ranks LIST`."
+    ]
+    # One step as long as a slow one elsewhere, or one alone that both have, tells nothing.
+    con.execute(f"update kernels set start_ns = {60 * MS} where rank > 1 and step = 2")
+    assert not query.notes(con)
 
 
 def test_the_ranks_own_device_is_named() -> None:
