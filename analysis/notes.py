@@ -181,9 +181,9 @@ def _light(steps: pl.DataFrame, partly: set[int]) -> Iterable[str]:
 def _apart(apart: pl.DataFrame) -> Iterable[str]:
     for one in apart.to_dicts():
         yield Message(
-            "{ranks} and {others} do not step together: the same steps last {longer} ms on the first"
-            " and {shorter} ms on the others. Figures across ranks mix programs: read each by itself,"
-            " with `npuscope ingest PATH --ranks LIST`.",
+            "{ranks} and {others} do not step together: the same steps last {longer} ms on the"
+            " first and {shorter} ms on the others. Figures across ranks mix programs: read each by"
+            " itself, with `npuscope ingest PATH --ranks LIST`.",
             ranks=ranks_named(one["ranks"]),
             others=ranks_named(one["others"]),
             longer=f"{one['step_ns'] / 1e6:,.1f}",

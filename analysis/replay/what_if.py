@@ -240,11 +240,11 @@ def _of_workers(job: PhaseJob, workers: Iterable[Sequence[int]]) -> Mask:
 def _changed(job: PhaseJob, changes: Sequence[Change]) -> Changed:
     """Durations after all changes, numbers on what others left, whichever was written first. Raises
     UsageError."""
-    turns = sorted(changes, key=lambda one: (not isinstance(_value(one), str), one.word))
-    steps = [(_chosen(job, one), _value(one)) for one in turns]
+    steps = [(one.word, _chosen(job, one), _value(one)) for one in changes]
+    steps.sort(key=lambda one: (not isinstance(one[2], str), one[0]))
 
     def changed(own: Times) -> Times:
-        for mask, value in steps:
+        for _, mask, value in steps:
             new: Times = np.broadcast_to(job.ideal_s[:, None, None], own.shape)
             if value == "median":
                 new = np.median(own, axis=2, keepdims=True)
