@@ -15,7 +15,6 @@ import duckdb
 import polars as pl
 import pytest
 
-import npuscope
 from npuscope.sample_traces.generate import small, write_job
 from tests.cli.command import Run
 
@@ -155,80 +154,6 @@ def test_an_export_never_replaces_other_files(run: Run, profile: Path, tmp_path:
     assert precious.read_text() == "thesis"
     assert run("export", "duckdb", profile, "-o", tmp_path / "x.duckdb").code == 0
     assert run("export", "duckdb", profile, "-o", tmp_path / "x.duckdb").code == 0
-
-
-def test_a_run_is_read_though_files_of_another_are_gone(
-    run: Run, run_apart: Run, profile: Path, tmp_path: Path
-) -> None:
-    target = tmp_path / "store"
-    for name in ("a", "b"):
-        assert run("ingest", profile, "--store", target, "--run", name).code == 0
-    before = run("steps", target, "--run", "b", "--json").json()["rows"]
-    file = next((target / "run=a").rglob("kernels*.parquet"))
-    file.write_bytes(b"PAR1")
-
-    told = run("steps", target, "--run", "b", "--json")
-    assert told.code == 0 and told.json()["rows"] == before
-    assert "left out: run a, capture 2025" in told.err
-    refused = run_apart("kernels", target, "--run", "a")
-    assert refused.code == 3
-    assert "run a, capture 2025" in refused.err and "npuscope ingest PATH" in refused.err
-
-    # What is whole is answered, and what is not is told once, without any --run, too.
-    counted = "select distinct run from kernels"
-    for words in (
-        ["steps", target],
-        ["sql", target, counted],
-        ["doctor", target],
-        ["report", target],
-    ):
-        told = run(*words, "--json")
-        assert told.code == 4 and {row["run"] for row in told.json()["rows"]} == {"b"}, words
-        assert told.err.count("left out: run a, capture 2025") == 1, words
-        assert "link" not in told.err + "".join(told.json()["notes"]), words
-    assert run("steps", target, "--json").json()["rows"] == before
-    written = run("export", "csv", target, "-o", tmp_path / "tables")
-    assert written.code == 4 and "left out: run a" in written.err
-    # So do those that read two places, or write a file: which is written, and tells it.
-    comment = tmp_path / "comment.md"
-    limited = ("--limit", "step_time=+3 %", "--markdown", "-o", comment)
-    model, batch = ("deepseek-v3", "--cluster", "1x8"), "gbs=64,seq=4096"
-    for words in (
-        ["compare", target, profile, "--json"],
-        ["gate", "--baseline", profile, "--candidate", target, *limited],
-        ["baseline", "save", target, "-o", tmp_path / "base.json"],
-        ["bundle", target, "-o", tmp_path / "case.npuscope.html"],
-        ["predict", *model, "--strategy", f"tp=8,mbs=1,{batch}", "--calibrate", target],
-        ["search", *model, "--only", f"tp=8,mbs=1,{batch}", "--calibrate", target, "--json"],
-        ["memory-plan", *model, "--strategy", f"tp=8,mbs=1,{batch}", "--calibrate", target],
-    ):
-        told = run(*words)
-        assert told.code == 4 and told.err.count("left out: run a, capture 2025") == 1, words
-    assert run("compare", f"{target}@b", profile).code == 0
-    assert "left out: run a, capture 2025" in comment.read_text().replace("\\", "")
-    assert (tmp_path / "base.json").is_file()
-    shown = run("sql", tmp_path / "case.npuscope.html", counted, "--json")
-    assert shown.rows == [{"run": "b"}]
-    with npuscope.open(target) as opened:
-        assert opened.sql(counted)["run"].to_list() == ["b"]
-        assert opened.notes()[0].startswith("left out: run a")
-    # A file that was changed but is as large as it was is found by its checksum, on request.
-    assert run("ingest", profile, "--store", target, "--run", "a").code == 0
-    assert run("doctor", target, "--files").code == 0
-    for file in (target / "run=a").rglob("kernels*.parquet"):  # the superseded one, too
-        changed = bytearray(file.read_bytes())
-        changed[len(changed) // 3] ^= 4
-        file.write_bytes(changed)
-    told = run("doctor", target, "--files", "--json")
-    assert told.code == 4 and told.err.count("is damaged") == 1
-    assert told.json()["notes"][0].startswith("run a, capture 2025")
-    for other in target.rglob("kernels*.parquet"):
-        other.unlink()
-    assert run("steps", target).code == 3
-    assert run("ingest", profile, "--store", target, "--run", "b").code == 0
-
-    assert run("ingest", profile, "--store", target, "--run", "a").code == 0
-    assert len(run("steps", target, "--run", "a", "--json").json()["rows"]) == len(before)
 
 
 class TestSql:
