@@ -56,40 +56,41 @@ def of_job(planted: dict[int, list[tuple[int, int]]]) -> list[int]:
     return lasting(latest)
 
 
-def test_lengths_are_the_device_s_where_the_host_runs_ahead(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "form",
+    ["text", *(pytest.param(form, marks=pytest.mark.slow) for form in ("db", "kineto"))],
+)
+def test_lengths_are_the_device_s_where_the_host_runs_ahead(form: Form, tmp_path: Path) -> None:
     """The windows of all steps together are not a tenth of one step, in every form."""
-    for form in ("text", "db", "kineto"):
-        planted = read(AHEAD, form, tmp_path / form)
-        con: Any = store.open(tmp_path / form / "store")
-        ((window_ns,),) = con.execute(
-            "select sum(window_end_ns - window_start_ns) from steps where rank = 0"
-        ).fetchall()
-        lengths = step_lengths(con).sort("rank", "step")
-        assert set(lengths["length_basis"]) == {TO_NEXT, ACTIVITY}
-        figures = mfu(con, given_peaks={"bf16": PEAK}).rows
-        for rank, spans in planted.items():
-            mine = lengths.filter(rank=rank)["step_ns"].to_list()
-            assert mine == pytest.approx(lasting(spans), abs=2) and window_ns < min(mine) / 10
-            captured_ns = spans[-1][1] - spans[0][0]
-            assert sum(mine) == pytest.approx(captured_ns, abs=2)
-            if form != "kineto":  # shapes of which no FLOPs follow
-                rows = figures.filter(rank=rank)
-                flops = float(
-                    np.sum(rows.select("matmul_flops", "attention_flops_causal").to_numpy())
-                )
-                (value,) = mean_use(con, rows, ["run", "rank"]).filter(
-                    figure="kernel_mfu_causal_ratio"
-                )["value"]
-                assert value == pytest.approx(flops / (captured_ns * 1e-9 * PEAK)) and value < 0.5
-        # What all ranks together take: the same of every answer.
-        truth = pytest.approx(of_job(planted), abs=2)
-        assert means.job_steps(con)["step_ns"].to_list() == truth
-        assert measure(con, ALL).steps["step_ns"].to_list() == truth
-        if form != "kineto":
-            assert gathered(con, figures, "job")["step_ns"].to_list() == truth
-        (mean,) = means.mean_steps(con).to_dicts()
-        assert mean["job_step_ns"] == pytest.approx(sum(of_job(planted)) / STEPS, abs=2)
-        assert not [note for note in query.notes(con) if "without a recorded next" in note]
+    planted = read(AHEAD, form, tmp_path)
+    con: Any = store.open(tmp_path / "store")
+    ((window_ns,),) = con.execute(
+        "select sum(window_end_ns - window_start_ns) from steps where rank = 0"
+    ).fetchall()
+    lengths = step_lengths(con).sort("rank", "step")
+    assert set(lengths["length_basis"]) == {TO_NEXT, ACTIVITY}
+    figures = mfu(con, given_peaks={"bf16": PEAK}).rows
+    for rank, spans in planted.items():
+        mine = lengths.filter(rank=rank)["step_ns"].to_list()
+        assert mine == pytest.approx(lasting(spans), abs=2) and window_ns < min(mine) / 10
+        captured_ns = spans[-1][1] - spans[0][0]
+        assert sum(mine) == pytest.approx(captured_ns, abs=2)
+        if form != "kineto":  # shapes of which no FLOPs follow
+            rows = figures.filter(rank=rank)
+            flops = float(np.sum(rows.select("matmul_flops", "attention_flops_causal").to_numpy()))
+            (value,) = mean_use(con, rows, ["run", "rank"]).filter(
+                figure="kernel_mfu_causal_ratio"
+            )["value"]
+            assert value == pytest.approx(flops / (captured_ns * 1e-9 * PEAK)) and value < 0.5
+    # What all ranks together take: the same of every answer.
+    truth = pytest.approx(of_job(planted), abs=2)
+    assert means.job_steps(con)["step_ns"].to_list() == truth
+    assert measure(con, ALL).steps["step_ns"].to_list() == truth
+    if form != "kineto":
+        assert gathered(con, figures, "job")["step_ns"].to_list() == truth
+    (mean,) = means.mean_steps(con).to_dicts()
+    assert mean["job_step_ns"] == pytest.approx(sum(of_job(planted)) / STEPS, abs=2)
+    assert not [note for note in query.notes(con) if "without a recorded next" in note]
 
 
 @pytest.mark.slow
