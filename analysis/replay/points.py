@@ -19,6 +19,9 @@ Indices = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 Number = TypeVar("Number", np.int64, np.float64)
 AT_ONCE = 1 << 18  # of what is too much to be held twice: stays in caches, and memory is used again
+# A capture of few ranks has levels of a point or two, a hundred thousand of them: up to so many
+# points, or edges, of a level are worked out one by one sooner than together.
+_FEW_POINTS, _FEW_EDGES = 32, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Points:
         bounds = self.bounds.tolist()
         edges = first[self.bounds].tolist()
         known = range(0)  # edges whose delays are
+        one_by_one = found.data, source.data, first.data
         for level in range(1, len(bounds) - 1):
             low, high = bounds[level], bounds[level + 1]
             begin, end = edges[level], edges[level + 1]
@@ -54,6 +58,10 @@ class Points:
                 beyond = bisect_right(edges, begin + AT_ONCE, level + 1)
                 known = range(begin, edges[max(beyond - 1, level + 1)])
                 told = delays(slice(known.start, known.stop))
+                told_of = told.data
+            if found.ndim == 1 and end - begin <= _FEW_EDGES:
+                _arrive(*one_by_one, range(low, high), told_of, known.start)
+                continue
             arrived = found[source[begin:end]]
             arrived += told[begin - known.start : end - known.start]
             found[low:high] += np.maximum.reduceat(arrived, first[low:high] - begin, axis=0)
@@ -69,6 +77,18 @@ class Points:
         """The same by point, of delays in one array."""
         by_point: NDArray[Number] = self.walk(lambda part: delays[part], gaps)[self.place]
         return by_point
+
+
+def _arrive(
+    found: memoryview, source: memoryview, first: memoryview,
+    places: range, told: memoryview, begin: int,
+) -> None:  # fmt: skip
+    """Works out a level's places; `told` are delays from edge `begin` on."""
+    for place in places:
+        found[place] += max(
+            found[source[edge]] + told[edge - begin]
+            for edge in range(first[place], first[place + 1])
+        )
 
 
 def points(count: int, source: Indices, target: Indices) -> tuple[Points, Flags]:
@@ -92,9 +112,13 @@ def _levels(count: int, source: Indices, target: Indices) -> tuple[Indices, Flag
     first = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=count))])
     waiting = np.bincount(target, minlength=count).astype(np.int32)
     level = np.zeros(count, np.int32)
+    views = after.data, first.data, waiting.data, level.data
     ready = np.flatnonzero(waiting == 0)
     number = 0
     while len(ready):
+        if len(ready) <= _FEW_POINTS:
+            ready, number = _few(*views, ready.tolist(), number)
+            continue
         level[ready] = number
         number += 1
         begin = first[ready]
@@ -111,3 +135,21 @@ def _levels(count: int, source: Indices, target: Indices) -> tuple[Indices, Flag
         waiting[their] -= np.diff(at, prepend=-1)
         ready = their[waiting[their] == 0]
     return level, waiting > 0
+
+
+def _few(
+    after: memoryview, first: memoryview, waiting: memoryview, level: memoryview,
+    ready: list[int], number: int,
+) -> tuple[Integers, int]:  # fmt: skip
+    """Levels from one on, as long as they have few points: the first that has more, or no point."""
+    while ready and len(ready) <= _FEW_POINTS:
+        later = []
+        for point in ready:
+            level[point] = number
+            for edge in range(first[point], first[point + 1]):
+                target = after[edge]
+                waiting[target] -= 1
+                if not waiting[target]:
+                    later.append(target)
+        ready, number = later, number + 1
+    return np.array(ready, np.int64), number
