@@ -47,24 +47,30 @@ class Points:
         found = np.empty_like(gaps)
         found[self.place] = gaps
         source, first = self.source, self.first
+        few = _FEW_EDGES if found.ndim == 1 else 0
         bounds = self.bounds.tolist()
         edges = first[self.bounds].tolist()
         known = range(0)  # edges whose delays are
-        one_by_one = found.data, source.data, first.data
-        for level in range(1, len(bounds) - 1):
-            low, high = bounds[level], bounds[level + 1]
-            begin, end = edges[level], edges[level + 1]
+        level, levels = 1, len(bounds) - 1
+        while level < levels:
+            low, begin, end = bounds[level], edges[level], edges[level + 1]
             if end > known.stop:
                 beyond = bisect_right(edges, begin + AT_ONCE, level + 1)
                 known = range(begin, edges[max(beyond - 1, level + 1)])
                 told = delays(slice(known.start, known.stop))
-                told_of = told.data
-            if found.ndim == 1 and end - begin <= _FEW_EDGES:
-                _arrive(*one_by_one, range(low, high), told_of, known.start)
+            last = level
+            while last < levels and edges[last + 1] <= min(edges[last] + few, known.stop):
+                last += 1
+            if last > level:
+                places = range(low, bounds[last])
+                _arrive(found.data, source.data, first.data, places, told.data, known.start)
+                level = last
                 continue
             arrived = found[source[begin:end]]
             arrived += told[begin - known.start : end - known.start]
-            found[low:high] += np.maximum.reduceat(arrived, first[low:high] - begin, axis=0)
+            latest = np.maximum.reduceat(arrived, first[low : bounds[level + 1]] - begin, axis=0)
+            found[low : bounds[level + 1]] += latest
+            level += 1
         return found
 
     def by_place(self) -> Indices:
@@ -83,12 +89,15 @@ def _arrive(
     found: memoryview, source: memoryview, first: memoryview,
     places: range, told: memoryview, begin: int,
 ) -> None:  # fmt: skip
-    """Works out a level's places; `told` are delays from edge `begin` on."""
+    """Works out places of levels, one after the other; `told` are delays from edge `begin` on."""
     for place in places:
-        found[place] += max(
-            found[source[edge]] + told[edge - begin]
-            for edge in range(first[place], first[place + 1])
-        )
+        own = first[place]
+        latest = found[source[own]] + told[own - begin]
+        for edge in range(own + 1, first[place + 1]):
+            one = found[source[edge]] + told[edge - begin]
+            if one > latest:
+                latest = one
+        found[place] += latest
 
 
 def points(count: int, source: Indices, target: Indices) -> tuple[Points, Flags]:
