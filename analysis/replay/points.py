@@ -21,7 +21,7 @@ Number = TypeVar("Number", np.int64, np.float64)
 AT_ONCE = 1 << 18  # of what is too much to be held twice: stays in caches, and memory is used again
 # A capture of few ranks has levels of a point or two, a hundred thousand of them: up to so many
 # points, or edges, of a level are worked out one by one sooner than together.
-_FEW_POINTS, _FEW_EDGES = 32, 8
+_FEW_POINTS, _FEW_EDGES = 96, 20
 
 
 @dataclass(frozen=True, slots=True)
