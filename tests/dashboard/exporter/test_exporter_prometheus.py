@@ -81,7 +81,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("scraped")
     store, profiles, log = folder / "store", folder / "profiles", folder / "train.log"
     profiles.mkdir()
-    log.write_text("".join(LOG.format(step=step, ms=18.0) for step in range(10, 15)))
+    # Long enough for the rule of spikes.
+    log.write_text("".join(LOG.format(step=step, ms=18.0) for step in range(10, 30)))
     loads = recorded(folder / "tokens_per_expert")
     with ExitStack() as running:
         kept = ("--baseline", str(saved_baseline(folder / "baseline.json")))
