@@ -34,7 +34,7 @@ from importlib import resources
 
 import duckdb
 
-from npuscope.collector.database import open_database
+from npuscope.collector.quiet_duckdb import open_duckdb
 
 _COLUMN = re.compile(r"--   (\w+) +(\w+(?:\[\])?) +(\S.*)")
 _FACT = re.compile(
@@ -225,7 +225,7 @@ def _inputs(query: str) -> tuple[str, ...]:
 
 @cache
 def _parser() -> duckdb.DuckDBPyConnection:
-    return open_database(config={"threads": 1})
+    return open_duckdb(config={"threads": 1})
 
 
 def head_of(text: str, name: str, file: str, *, function: str = "") -> Metric | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from . import schema
-from .database import open_database
+from .quiet_duckdb import open_duckdb
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +44,7 @@ def connect(
 
     Nothing is fetched from a network: extension installing and loading are off.
     """
-    con = open_database(
+    con = open_duckdb(
         config={
             "memory_limit": f"{max(memory_bytes, 64 << 20) >> 20}MiB",
             "temp_directory": str(folder / SPILL),

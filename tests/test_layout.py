@@ -171,7 +171,7 @@ def test_the_engine_is_opened_in_one_place() -> None:
         for path in python_modules()
         if room_of(path) in (*ROOMS, "npuscope") and "duckdb.connect(" in path.read_text()
     ]
-    assert openers == ["collector/database.py"]
+    assert openers == ["collector/quiet_duckdb.py"]
 
 
 def test_no_module_has_a_vague_name() -> None:

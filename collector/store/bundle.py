@@ -21,8 +21,8 @@ import duckdb
 from npuscope.errors import StoreError
 
 from .. import schema
-from ..database import open_database
 from ..literals import sql_literal
+from ..quiet_duckdb import open_duckdb
 from ..small_files import open_regular
 from .folder_handles import cache_folder, make_private, staging_name, sweep_staging
 from .manifest import BUNDLE_HEAD
@@ -46,7 +46,7 @@ _TABLE = re.compile(rf"({schema.OWN_NAME})\.parquet")
 def packed(database: Path, most_bytes: int) -> tuple[bytes, list[str]]:
     """The tables of a DuckDB file as a zip of Parquet files, and names of tables left out of it
     since all would take more than `most_bytes`; column `left_out_tables` of `ranks` has them."""
-    with open_database(str(database)) as con:
+    with open_duckdb(str(database)) as con:
         names = [
             name for (name,) in con.execute("select table_name from duckdb_tables()").fetchall()
         ]
@@ -149,7 +149,7 @@ def _fill(archive: IO[bytes], folder: Path, target: Path) -> None:
     part = folder / f"{staging_name()}.parquet"
     known = schema.tables()
     try:
-        with zipfile.ZipFile(archive) as files, open_database(str(temporary)) as con:
+        with zipfile.ZipFile(archive) as files, open_duckdb(str(temporary)) as con:
             for member in files.infolist():
                 name = _TABLE.fullmatch(member.filename)
                 if name is None:

@@ -17,8 +17,8 @@ from npuscope.errors import StoreError, UsageError
 
 from .. import schema
 from ..csv_cells import quoted_cell
-from ..database import open_database
 from ..literals import sql_literal
+from ..quiet_duckdb import open_duckdb
 from ..staging import scalar
 from .folder_handles import staging_name
 from .manifest import sync_folder
@@ -95,7 +95,7 @@ def _refuse_foreign(out: Path, form: str, names: Collection[str]) -> None:
         return
     if form == "duckdb":
         try:
-            with open_database() as con:
+            with open_duckdb() as con:
                 if "ranks" in attach_export(con, out):
                     return
         except duckdb.Error:
@@ -124,7 +124,7 @@ def _write_duckdb(
 
 def _write_versions(out: Path, summaries: Mapping[str, str]) -> None:
     """Readers trust a summary only if they would compute the same."""
-    with open_database(str(out)) as written:
+    with open_duckdb(str(out)) as written:
         written.execute(f"create table {SUMMARY_VERSIONS} (name varchar, version varchar)")
         for name, version in summaries.items():
             written.execute(f"insert into {SUMMARY_VERSIONS} values (?, ?)", [name, version])

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import duckdb
 
-from ..database import open_database
 from ..groups import parallel_kind
+from ..quiet_duckdb import open_duckdb
 from .folder_handles import make_private
 from .manifest import write_atomically
 
@@ -43,7 +43,7 @@ def redact(database: Path, key: bytes) -> int:
     environments, whatever looks like an absolute path or an address, and values of the environment
     and the model's configuration that are no numbers.
     """
-    with open_database(str(database)) as con:
+    with open_duckdb(str(database)) as con:
         return _redact(con, key)
 
 

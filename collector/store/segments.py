@@ -16,8 +16,8 @@ import duckdb
 import msgspec
 
 from .. import schema
-from ..database import open_database
 from ..literals import file_literal, sql_literal
+from ..quiet_duckdb import open_duckdb
 from ..small_files import crc32_of
 from ..staging import SPILL, connect, nonempty, plan_plainly, run, scalar
 from . import mirror, store
@@ -237,7 +237,7 @@ def with_stale_summaries(manifests: Sequence[Manifest], summarise: Summarise) ->
     """Those of published ranks whose summaries are of another rule than today's."""
     if not manifests:
         return []
-    with open_database() as con:
+    with open_duckdb() as con:
         wanted = {summary.name: summary.version for summary in summarise(con)}
     return [
         manifest

@@ -35,8 +35,8 @@ import msgspec
 from npuscope.errors import StoreError
 
 from .. import schema
-from ..database import open_database
 from ..literals import file_literal, sql_literal
+from ..quiet_duckdb import open_duckdb
 from ..small_files import decode, open_regular
 from . import mirror
 from .compact_files import Place, places, read_compacted, without_torn
@@ -165,7 +165,7 @@ def _database(path: Path) -> Path:
 def _connection(spill: Path | None = None) -> duckdb.DuckDBPyConnection:
     # What memory does not hold goes there, not into the working folder; made when it is needed.
     spill = spill or _spill_folder() / f"{_spilled()}{secrets.token_hex(4)}"
-    con = open_database(config={**_OFFLINE, "temp_directory": str(spill)})
+    con = open_duckdb(config={**_OFFLINE, "temp_directory": str(spill)})
     con.execute("load parquet")  # built in; its setting waits for it
     con.execute("set parquet_metadata_cache = true")  # a published segment never changes
     return con

@@ -24,9 +24,9 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
-from ..database import open_database
 from ..engines.processes import LostWorker
 from ..model import SourceFile, storable
+from ..quiet_duckdb import open_duckdb
 from ..readers.train_log.log_facts import RULE, LogFacts
 from ..readers.train_log.train_log import SCHEMA, LogRows, gather, log_so_far
 from ..small_files import open_regular
@@ -251,7 +251,7 @@ def _rows_of(store: Path, manifest: Manifest) -> pl.DataFrame | None:
     found = places(store, [manifest]).get(_TABLE)
     if not found:
         return None
-    with contextlib.closing(open_database()) as con:
+    with contextlib.closing(open_duckdb()) as con:
         create_view(con, _TABLE, found, is_current=False)
         columns = ", ".join(f'"{name}"' for name in SCHEMA)
         try:

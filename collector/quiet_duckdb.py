@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 
 
-def open_database(
+def open_duckdb(
     path: str = ":memory:", config: Mapping[str, Any] | None = None
 ) -> duckdb.DuckDBPyConnection:
     """A connection to a database, in memory unless a file is named. Raises duckdb.Error."""
