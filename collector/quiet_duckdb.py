@@ -13,7 +13,9 @@ def open_duckdb(
 ) -> duckdb.DuckDBPyConnection:
     """A connection to a database, in memory unless a file is named. Raises duckdb.Error."""
     con = duckdb.connect(path, config=dict(config or {}))
-    # Where no script runs (a process that reads, a notebook) it would draw how far each long
-    # statement is, into what the command prints.
-    con.execute("set enable_progress_bar = false")
+    # Where no script runs (a process that reads, a prompt) it would draw how far each long
+    # statement is, into what the command prints. Off already, the setting is not to be touched: in
+    # a notebook without ipywidgets any change of it raises.
+    if con.sql("select current_setting('enable_progress_bar')").fetchall() == [(True,)]:
+        con.execute("set enable_progress_bar = false")
     return con
