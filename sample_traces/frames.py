@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from operator import itemgetter
 
 import polars as pl
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pyarrow as pa
 from npuscope.collector import schema
 
 from . import memory
-from .capture import Capture, CommOp, Kernel, captures
+from .capture import Capture, CommOp, Kernel, captures, without_collection
 from .forms import metadata
 from .forms.pmu import cube_utilization, pmu
 from .job import (
@@ -44,6 +46,7 @@ TABLES = (
 )  # fmt: skip
 
 
+@without_collection()
 def canonical_frames(
     job: Job, *, capture: str = "planted", tables: Collection[str] = TABLES
 ) -> dict[str, pl.DataFrame]:
@@ -53,22 +56,31 @@ def canonical_frames(
     that is not among `tables`, is left out.
     """
     rows: dict[str, list[Row]] = {}
+    ranks: dict[str, list[int]] = {}
     for seen in captures(job):
-        keys: Row = {"run": job.name, "capture": capture, "rank": seen.rank}
         for table, found in _tables(seen, tables).items():
-            rows.setdefault(table, []).extend(keys | row for row in found)
-    return {table: _frame(table, found) for table, found in rows.items()}
+            rows.setdefault(table, []).extend(found)
+            ranks.setdefault(table, []).extend([seen.rank] * len(found))
+    return {
+        table: _frame(table, {"run": job.name, "capture": capture}, ranks[table], found)
+        for table, found in rows.items()
+    }
 
 
-def _frame(table: str, rows: list[Row]) -> pl.DataFrame:
-    columns = [*schema.KEY_COLUMNS, *((c.name, c.type) for c in schema.tables()[table].columns)]
-    types = {name: _POLARS[kind] for name, kind in columns}
-    unknown = {name for row in rows[:1] for name in row} - types.keys()
-    assert not unknown, f"{table} has no columns {unknown}"
-    told = set[str]().union(*rows)
+def _frame(table: str, keys: Row, ranks: list[int], rows: list[Row]) -> pl.DataFrame:
+    typed = [*schema.KEY_COLUMNS, *((c.name, c.type) for c in schema.tables()[table].columns)]
+    types = {name: _POLARS[kind] for name, kind in typed}
+    told = sorted(set[str]().union(*rows))
+    assert set(told) <= types.keys(), f"{table} has no columns {set(told) - types.keys()}"
+    unknown: Row = dict.fromkeys(told)
+    whole = (row if len(row) == len(told) else unknown | row for row in rows)
+    found = {"rank": pl.Series("rank", ranks, dtype=types["rank"])}
+    columns = zip(*map(itemgetter(*told), whole), strict=True) if told else ()
+    for name, values in zip(told, columns, strict=True):
+        found[name] = _series(name, values, types[name])
     return pl.DataFrame(
-        [_series(name, [row.get(name) for row in rows], kind) if name in told
-         else pl.repeat(None, len(rows), dtype=kind, eager=True).alias(name)
+        [found[name] if name in found
+         else pl.repeat(keys.get(name), len(rows), dtype=kind, eager=True).alias(name)
          for name, kind in types.items()]
     )  # fmt: skip
 
@@ -199,10 +211,10 @@ def _kernels(c: Capture) -> list[Row]:
             "hf32_eligible": False,
             "input_shapes": work.input_shapes or None,
             "input_dtypes": work.input_dtypes,
-            "input_formats": ";".join(["ND"] * (work.input_dtypes.count(";") + 1)),
+            "input_formats": _formats(work.input_dtypes),
             "output_shapes": work.output_shapes or None,
             "output_dtypes": work.output_dtypes,
-            "output_formats": ";".join(["ND"] * (work.output_dtypes.count(";") + 1)),
+            "output_formats": _formats(work.output_dtypes),
             "connection_id": str(kernel.launch.connection_id),
         }
         metrics = pmu(work, kernel.dur_ns, c.frequency_mhz)
@@ -218,6 +230,11 @@ def _kernels(c: Capture) -> list[Row]:
             row["pmu"] = metrics
         rows.append(row)
     return rows
+
+
+@cache
+def _formats(dtypes: str) -> str:
+    return ";".join(["ND"] * (dtypes.count(";") + 1))
 
 
 def _launches(c: Capture) -> list[Row]:

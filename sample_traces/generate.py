@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from .capture import Capture, captures
+from .capture import Capture, captures, without_collection
 from .forms.db import write_db
 from .forms.kineto import write_kineto
 from .forms.metadata import folder_name, profiler_info, profiler_metadata
@@ -55,6 +55,7 @@ COMMITTED_FORMS: dict[int, tuple[Form, ...]] = {
 }
 
 
+@without_collection()
 def write_job(
     job: Job,
     out: Path,

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from ..kernels import AI_CORES, Work
 
-_CUBE_PIPES = (
-    ("aic_mac", 0.78), ("aic_scalar", 0.31), ("aic_mte1", 0.52), ("aic_mte2", 0.66),
-    ("aic_fixpipe", 0.12),
+# Names of a time and of its ratio, and the share of the core's time.
+_CUBE_PIPES = tuple(
+    (f"aic_{pipe}_time", f"aic_{pipe}_ratio", share)
+    for pipe, share in (
+        ("mac", 0.78), ("scalar", 0.31), ("mte1", 0.52), ("mte2", 0.66), ("fixpipe", 0.12),
+    )
 )  # fmt: skip
-_VECTOR_PIPES = (("aiv_vec", 0.22), ("aiv_scalar", 0.09), ("aiv_mte2", 0.71), ("aiv_mte3", 0.48))
+_VECTOR_PIPES = tuple(
+    (f"aiv_{pipe}_time", f"aiv_{pipe}_ratio", share)
+    for pipe, share in (("vec", 0.22), ("scalar", 0.09), ("mte2", 0.71), ("mte3", 0.48))
+)
 _HIDDEN = ("mac", "mte1")  # of the vector cores: in the database only, always 0
 _OVERHEAD_NS = 2_800
 
@@ -26,15 +32,15 @@ def pmu(work: Work, dur_ns: int, frequency_mhz: int) -> dict[str, float] | None:
         "aic_total_time": cube_ns,
         "aic_total_cycles": _cycles(cube_ns, frequency_mhz, work.block_count),
     }
-    for pipe, share in _CUBE_PIPES:
-        time_ns = found[f"{pipe}_time"] = int(cube_ns * share)
-        found[f"{pipe}_ratio"] = round(time_ns / cube_ns, 3) if cube_ns else 0.0
+    for time, ratio, share in _CUBE_PIPES:
+        time_ns = found[time] = int(cube_ns * share)
+        found[ratio] = round(time_ns / cube_ns, 3) if cube_ns else 0.0
     found["aic_icache_miss_rate"] = 0.002 if on_cube else 0.0
     found["aiv_total_time"] = vector_ns
     found["aiv_total_cycles"] = _cycles(vector_ns, frequency_mhz, vector_blocks)
-    for pipe, share in _VECTOR_PIPES:
-        time_ns = found[f"{pipe}_time"] = int(vector_ns * share)
-        found[f"{pipe}_ratio"] = round(time_ns / vector_ns, 3) if vector_ns else 0.0
+    for time, ratio, share in _VECTOR_PIPES:
+        time_ns = found[time] = int(vector_ns * share)
+        found[ratio] = round(time_ns / vector_ns, 3) if vector_ns else 0.0
     found["aiv_icache_miss_rate"] = 0.013 if on_vector else 0.0
     return found
 

@@ -57,8 +57,12 @@ def job_of(job: Job) -> tries.Ready:
     return of_tables(tables(job))
 
 
+@lru_cache(maxsize=64)
 def step_ns(job: Job) -> float:
-    ((length,),) = tables(job).execute("select avg(step_ns) from job_steps").fetchall()
+    with connect() as con:
+        put(con, canonical_frames(job, tables=TABLES[:5]))  # all that lengths of steps ask for
+        open_views(con, ("job_steps",))
+        ((length,),) = con.execute("select avg(step_ns) from job_steps").fetchall()
     return float(length)
 
 
