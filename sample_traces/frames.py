@@ -67,7 +67,7 @@ def canonical_frames(
     }
 
 
-def _frame(table: str, keys: Row, ranks: list[int], rows: list[Row]) -> pl.DataFrame:
+def _frame(table: str, keys: Mapping[str, str], ranks: list[int], rows: list[Row]) -> pl.DataFrame:
     typed = [*schema.KEY_COLUMNS, *((c.name, c.type) for c in schema.tables()[table].columns)]
     types = {name: _POLARS[kind] for name, kind in typed}
     told = sorted(set[str]().union(*rows))

@@ -20,7 +20,6 @@ from playwright.sync_api import Browser
 from typer.testing import CliRunner
 
 from npuscope.cli import app
-from npuscope.collector.store.compact import compact
 from npuscope.dashboard.app.page import PAGES
 from npuscope.dashboard.figures.operators import MOST_ROWS
 from npuscope.sample_traces.job import Job
@@ -58,7 +57,6 @@ def stores(
     folder = tmp_path_factory.mktemp("stores")
     now_s = datetime.now(timezone.utc).timestamp()
     publish_job(folder / "many", MANY, "20251127T123437.000Z", published_s=now_s)
-    compact(folder / "many")  # as an ingest leaves small ranks: in files with others
     made = {"sample": sample_store, "many": folder / "many"}
     if REAL_DATA.is_dir():
         made["real"] = request.getfixturevalue("real_stores")(REAL)
