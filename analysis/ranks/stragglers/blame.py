@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import duckdb
@@ -14,7 +15,7 @@ from ...memo import kept
 from ...parts import exposed_parts, step_parts
 from ...scope import ALL, JOB, PLACE, Scope
 from ...views import select
-from ...wording import ranks_named
+from ...wording import ms, ranks_named
 
 VERDICT_WORDS = {
     "host": "its host launches late",
@@ -33,6 +34,7 @@ _VERDICTS_OF_SEVERAL = {
     "unknown": "slower than their peers, cause unknown",
 }
 _COMPLETE = "select count(*) filter (where is_complete), count(*) from arrivals {where}"
+_WAITED = "select sum(wait_ns) from last_arrivals {where}"
 
 
 @kept
@@ -54,8 +56,8 @@ def rank_blame(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
 #
 #   last_arrivals_count       bigint   operations at which it arrived last, by more than the clock
 #     error; NULL: no operation met all its members
-#   caused_wait_ns            bigint   waiting of all other ranks that goes back to this rank; NULL:
-#     unknown
+#   caused_wait_ns            bigint   waiting of all other ranks that goes back to this rank or to
+#     slow links at its end; NULL: unknown
 #   score                     double   -log10 of the smallest corrected p-value of its tests
 #   verdict                   varchar  host, compute, frequency, alltoall_bytes, link or unknown;
 #     NULL: no suspect
@@ -167,13 +169,31 @@ def blame_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]
             "no operation was recorded by all of its members on comparable clocks: the"
             " last-arriving rank is unknown; verdicts use each rank's own work only"
         ]
+    found: list[str] = []
     if complete < every:
-        return [
+        found.append(
             Message(
                 "{count} of {every} recorded operations lack members or a sure match: their "
                 "waiting is attributed to no rank",
                 count=f"{every - complete:,}",
                 every=f"{every:,}",
             )
-        ]
-    return []
+        )
+    return [*found, *_unattributed(con, scope.all_ranks)]
+
+
+def _unattributed(con: duckdb.DuckDBPyConnection, scope: Scope) -> Iterator[str]:
+    """What of the waiting goes back to no rank, where that is most of it, and where to look."""
+    clause, values = scope.where()
+    ((waited_ns,),) = con.execute(_WAITED.format(where=clause), values).fetchall()
+    caused_ns = rank_blame(con, scope)["caused_wait_ns"]
+    told_ns = int(caused_ns.sum())
+    if not waited_ns or not caused_ns.count() or 2 * told_ns > waited_ns:
+        return
+    yield Message(
+        "{rest} of {all} ms of waiting go back to no rank: neither what one took longer than its"
+        " peers nor a slow link explains them. `npuscope comm PATH --by part` tells what waits:"
+        " stages of a pipeline do by its schedule",
+        rest=ms(waited_ns - told_ns),
+        all=ms(waited_ns),
+    )

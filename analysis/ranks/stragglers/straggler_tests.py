@@ -158,9 +158,11 @@ _PIECES = 8
 def placed(progress: pl.DataFrame, stages: pl.DataFrame) -> pl.DataFrame:
     """Operations with their place in the program and the rank's excess up to there.
 
-    progress: rank, step, kind, op_type, group_hash, instance, start_ns, own_ns, exposed_ns, ...
-    stages: rank, stage. Adds stage, place (own time of the peers' median), excess_ns (more own time
-    than peers since the rank's first operation) and is_common (all the stage's ranks have it).
+    progress: rank, step, kind, op_type, group_hash, instance, start_ns, own_ns, exposed_ns,
+    ready_ns (its last member came; NULL: unknown), ... stages: rank, stage. Adds stage, place (own
+    time of the peers' median), excess_ns (more own time than peers since the rank's first
+    operation), delay_ns (ready so much later than the first of the stage) and is_common (all the
+    stage's ranks have it).
     """
     in_order = progress.join(stages, on="rank", how="inner").sort("rank", "start_ns", "name")
     first_of_group = pl.col("start_ns").min().over("rank", "kind", "op_type", "group_hash")
@@ -181,6 +183,7 @@ def placed(progress: pl.DataFrame, stages: pl.DataFrame) -> pl.DataFrame:
     return keyed.with_columns(
         pl.col("since_first_ns").median().over(key).alias("place"),
         (pl.col("since_first_ns") - peers_value("since_first_ns", *key)).alias("excess_ns"),
+        (pl.col("ready_ns") - pl.col("ready_ns").min().over(key)).alias("delay_ns"),
         ((pl.len().over(key) == stage_size) & (stage_size > 1)).alias("is_common"),
     ).drop("first_ns", "since_first_ns")
 

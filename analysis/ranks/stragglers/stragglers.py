@@ -10,15 +10,17 @@ all of them              -> verdicts with evidence                 suspects
 Who made others wait: each wait is followed back to where the time was lost.
 
 In every instance the members that came early wait for the last one. It may be late because it took
-longer than its peers since the operation before (its own excess), or because it waited in that one
-itself; then what it does not explain is passed on to the last one there, and so on.
+longer than its peers since the operation before (its own excess), because a slow link made that one
+longer, or because that one was ready late; then what is left is followed back from the last one
+there, and so on. What a link makes longer goes back to the rank whose end of it is slow, or to both
+ranks of the pair: all of the group end together, and are late for others.
 
     stage 0, rank 0   |=== slow ===|S                       S send, R receive, A all-reduce
     stage 1, rank 2           R~~~~~~~|==|A                 rank 3 waits for rank 2 in A;
     stage 1, rank 3           R~|==|A~~~~~~~                rank 2 waited for rank 0 in R: rank 0
 
-What nobody's excess explains stays unattributed: the schedule itself (a pipeline fills), transfers
-that differ, peers that are unknown.
+What none of these explains stays unattributed: the schedule itself (a pipeline fills), transfers
+that differ otherwise, peers that are unknown.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from ...catalog import metric
 from ...scope import Scope
 from ...views import frame, open_views
 from . import hot_experts, straggler_tests, suspects
-from .straggler_tests import binomial_tail, corrected_min, holm, slowest_more_often
+from .straggler_tests import SURE, binomial_tail, corrected_min, holm, slowest_more_often
 
 SUMMARIES = (
     "steps", "kernels", "comm", "comm_progress", "rank_work", "link_transfers", "rank_hosts",
@@ -66,6 +68,7 @@ select a.instance, a.group_hash, a.kind, a.op_type, a.name, coalesce(a.step, -1)
     a.start_ns, a.end_ns, a.size_bytes, a.aligned_start_ns, a.aligned_end_ns, a.clock_error_ns,
     coalesce(a.is_complete, false) and a.aligned_start_ns is not null
         and a.clock_error_ns is not null as is_complete,
+    max(a.aligned_start_ns) over (partition by a.instance) as ready_ns,
     p.own_ns, p.exposed_ns
 from (select * from {arrivals} {where}) as a
 left join (
@@ -139,15 +142,20 @@ def _of_capture(
     ranks = frame(con, _RANKS.format(where=clause), values)
     stages = _stages(ranks, ops)
     placed = straggler_tests.placed(ops.drop_nulls("own_ns"), stages)
+    known = pl.when("is_common")
     excess = placed.select(
-        "instance", "rank", pl.when("is_common").then("excess_ns").alias("excess_ns")
-    )
-    waits = waits_of(ops.join(excess, on=["instance", "rank"], how="left"))
+        "instance", "rank", known.then("excess_ns").alias("excess_ns"),
+        known.then("delay_ns").alias("delay_ns"),
+    )  # fmt: skip
+    ops = ops.join(excess, on=["instance", "rank"], how="left")
     transfers = frame(con, f"select * from link_transfers {clause}", values)
     pairs = straggler_tests.pair_rates(transfers)
+    links = straggler_tests.blamed(pairs)
+    slow_ends = _link_delays(ops, links.filter(pl.col("p_value") <= SURE))
+    waits = waits_of(ops, slow_ends.select("instance", "link_ns").unique())
     steps = max(ops.filter(pl.col("step") >= 0)["step"].n_unique(), 1)
     features = _features(con, ops, placed, stages, ranks, run=run, capture=capture)
-    found = suspects.judged(features, straggler_tests.blamed(pairs), step_count=steps)
+    found = suspects.judged(features, links, step_count=steps)
     full = [row for row in found if row["verdict"] == "alltoall_bytes"]
     if full:
         ranks_full = [row["rank"] for row in full]
@@ -160,15 +168,21 @@ def _of_capture(
     )
     last = waits.last
     keys = (pl.lit(run).alias("run"), pl.lit(capture).alias("capture"))
-    counted = last.group_by("rank", "step").agg(
-        pl.col("is_evidence").sum().cast(pl.Int64).alias("last_arrivals_count"),
-        pl.col("caused_ns").sum().alias("caused_wait_ns"),
+    ends = slow_ends.join(last, on="instance").select(
+        pl.col("end_rank").alias("rank"), "step", (pl.col("linked_ns") / pl.col("ends")).round()
+        .cast(pl.Int64).alias("caused_ns"),
+    )  # fmt: skip
+    counted = (
+        pl.concat([last.select("rank", "step", "caused_ns", "is_evidence"), ends], how="diagonal")
+        .group_by("rank", "step")
+        .agg(
+            pl.col("is_evidence").sum().cast(pl.Int64).alias("last_arrivals_count"),
+            pl.col("caused_ns").sum().alias("caused_wait_ns"),
+        )
     )
     # Where no operation met all its members nobody knows who came last, and where what a rank took
     # itself has no peers to be compared with, what it caused: that is not 0.
-    met = ops.join(excess, on=["instance", "rank"], how="left").filter(
-        pl.col("is_complete") & (pl.len().over("instance") > 1)
-    )
+    met = ops.filter(pl.col("is_complete") & (pl.len().over("instance") > 1))
     told = met.group_by("rank", "step").agg(
         pl.lit(True).alias("is_met"), pl.col("excess_ns").is_not_null().any().alias("is_compared")
     )
@@ -294,25 +308,26 @@ def _host_tests(paces: pl.DataFrame) -> pl.DataFrame:
     return trials.select("host", pl.Series("host_p", holm(p_values), pl.Float64))
 
 
-_ROUNDS = 200  # a wait is passed on so many times at most; shares vanish long before
+_ROUNDS = 2000  # a wait is followed back over so many operations at most
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
     """last: a row per instance: instance, rank and step of the last one, by how much over the
     second (margin_ns), is_evidence (more than the clock error), wait_ns that all others waited with
-    nothing else to do, caused_ns of all waits that ended up at it. waits: instance, rank, wait_ns
-    of the early members."""
+    nothing else to do, caused_ns of all waits that ended up at it, linked_ns of those that end up
+    at the operation itself, by a slow link. waits: instance, rank, wait_ns of the early members."""
 
     last: pl.DataFrame
     waits: pl.DataFrame
 
 
-def waits_of(ops: pl.DataFrame) -> Waits:
+def waits_of(ops: pl.DataFrame, links: pl.DataFrame) -> Waits:
     """Waits of one capture.
 
     ops: a row per operation and rank: instance, rank, step, aligned_start_ns, aligned_end_ns,
-    clock_error_ns, is_complete, exposed_ns, excess_ns.
+    clock_error_ns, is_complete, exposed_ns, excess_ns, delay_ns (its operation was ready so much
+    later than those at the same place of the program). links: instance, link_ns.
     """
     last_ns = pl.col("aligned_start_ns").max().over("instance")
     met = (
@@ -334,8 +349,7 @@ def waits_of(ops: pl.DataFrame) -> Waits:
         .with_columns((pl.col("margin_ns") > pl.col("clock_error_ns")).alias("is_evidence"))
     )
     waits = _apart(met)
-    shares = _shares(last, waits, ops)
-    return Waits(_followed_back(last, waits, shares), waits)
+    return Waits(_followed_back(last, waits, ops, links), waits)
 
 
 def _apart(met: pl.DataFrame) -> pl.DataFrame:
@@ -355,59 +369,112 @@ def _apart(met: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _shares(last: pl.DataFrame, waits: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """For each instance: what part of the waiting its last member explains itself (own_share), and
-    what part is passed on (passed_share) to the instance `before`."""
+def _followed_back(
+    last: pl.DataFrame, waits: pl.DataFrame, ops: pl.DataFrame, links: pl.DataFrame
+) -> pl.DataFrame:
+    """`last` with wait_ns, caused_ns and linked_ns.
+
+    Lateness of the last member is what it took longer than peers since the operation `before`
+    (own_ns), what a slow link makes that one longer (link_ns, of `links`), and how late that one
+    was ready: as long as the member waited in it, or by so much as it was ready later than at the
+    same place of the program in other groups."""
     ended = (
         ops.filter(pl.col("exposed_ns").fill_null(1) > 0)
-        .select("rank", pl.col("instance").alias("before"), "aligned_end_ns",
+        .select("rank", "delay_ns", pl.col("instance").alias("before"), "aligned_end_ns",
                 pl.col("excess_ns").alias("excess_before_ns"))
-        .sort("aligned_end_ns")
+        .sort("aligned_end_ns", "before")
     )  # fmt: skip
-    late_ns = waits.group_by("instance").agg(pl.col("wait_ns").max().alias("late_ns"))
+    of_instance = waits.group_by("instance").agg(
+        pl.col("wait_ns").sum(), pl.col("wait_ns").max().alias("late_ns")
+    )
     waited = waits.select(
         pl.col("instance").alias("before"), "rank", pl.col("wait_ns").alias("waited_ns")
     )
-    own_ns = (pl.col("excess_ns") - pl.col("excess_before_ns").fill_null(0)).clip(lower_bound=0)
-    return (
+    own_ns = pl.col("excess_ns") - pl.col("excess_before_ns").fill_null(0)
+    table = (
         last.sort("aligned_start_ns")
         .join_asof(ended, left_on="aligned_start_ns", right_on="aligned_end_ns", by="rank",
                    strategy="backward", check_sortedness=False)
-        .join(late_ns, on="instance")
+        .join(of_instance, on="instance", how="left")
         .join(waited, on=["before", "rank"], how="left")
-        .with_columns((own_ns.fill_null(0) / pl.col("late_ns")).clip(0, 1).alias("own_share"))
+        .join(links, on="instance", how="left")
         .with_columns(
-            pl.min_horizontal(
-                1 - pl.col("own_share"), pl.col("waited_ns").fill_null(0) / pl.col("late_ns")
-            ).alias("passed_share")
+            pl.max_horizontal("waited_ns", "delay_ns").fill_null(0).alias("ready_late_ns"),
+            own_ns.clip(lower_bound=0).fill_null(0).alias("own_ns"),
+            pl.col("wait_ns", "late_ns", "link_ns").fill_null(0),
         )
-        .select("instance", "before", "own_share", "passed_share")
+        .sort("instance")
     )  # fmt: skip
-
-
-def _followed_back(last: pl.DataFrame, waits: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
-    total = waits.group_by("instance").agg(pl.col("wait_ns").sum())
-    table = last.join(total, on="instance", how="left").join(shares, on="instance", how="left")
-    table = table.sort("instance").with_columns(
-        pl.col("wait_ns").fill_null(0), pl.col("own_share", "passed_share").fill_null(0.0)
-    )
-    number = table["instance"].to_numpy()
-    before = table["before"].fill_null(-1).to_numpy()
+    number, before = table["instance"].to_numpy(), table["before"].fill_null(-1).to_numpy()
     place = np.searchsorted(number, before)
     place[place == len(number)] = 0
-    known = (number[place] == before) if len(number) else np.zeros(0, dtype=bool)
-    passed = np.where(known, table["passed_share"].to_numpy(), 0.0)
-    mass = table["wait_ns"].to_numpy().astype(np.float64)
-    reached = mass.copy()
-    for _ in range(_ROUNDS):
-        mass = np.bincount(place, weights=mass * passed, minlength=len(number)).astype(np.float64)
-        if not mass.any() or mass.sum() < 1.0:
-            break
-        reached += mass
-    caused = np.rint(reached * table["own_share"].to_numpy()).astype(np.int64)
-    return table.with_columns(pl.Series("caused_ns", caused)).drop(
-        "before", "own_share", "passed_share", "excess_ns", "aligned_start_ns"
+    is_known = number[place] == before if len(number) else np.zeros(0, bool)
+    own, link, ready_late, wait, late = (
+        table[name].to_numpy().astype(np.float64)
+        for name in ("own_ns", "link_ns", "ready_late_ns", "wait_ns", "late_ns")
     )
+    caused, linked = np.zeros(len(number)), np.zeros(len(number))
+    at = np.flatnonzero(late > 0)
+    left, each = late[at], wait[at] / late[at]  # of each wait; `each` of its ns stands for so many
+    for _ in range(_ROUNDS):
+        found = np.minimum(own[at], left)
+        caused += np.bincount(at, found * each, len(number))
+        left = left - found
+        going = is_known[at] & (left > 0)
+        of, at, left, each = at[going], place[at[going]], left[going], each[going]
+        found = np.minimum(link[at], left)
+        linked += np.bincount(at, found * each, len(number))
+        left = np.minimum(left - found, ready_late[of])
+        if not at.size:
+            break
+    return (
+        table.with_columns(
+            pl.Series("caused_ns", np.rint(caused).astype(np.int64)),
+            pl.Series("linked_ns", np.rint(linked).astype(np.int64)),
+        )
+        .select(*last.columns, "wait_ns", "caused_ns", "linked_ns")
+        .drop("excess_ns", "aligned_start_ns")
+    )
+
+
+def _link_delays(ops: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
+    """instance, end_rank, ends, link_ns: by how much slow links of named ranks make an operation
+    longer than those alike in groups without one, per byte; none where there are no such groups.
+    `ends` is how many ranks share that."""
+    named = links.select(
+        pl.col("rank").alias("end_rank"), pl.col("other").fill_null(pl.col("rank"))
+    ).unique()
+    member = ops.filter("is_complete").select("instance", "rank").unique()
+    hit = (
+        named.join(member, left_on="end_rank", right_on="rank")
+        .join(member, left_on=["instance", "other"], right_on=["instance", "rank"], how="semi")
+        .select("instance", "end_rank")
+        .unique()
+        .with_columns(pl.len().over("instance").alias("ends"))
+    )
+    like = ("kind", "op_type", "rank_count")
+    rated = (
+        ops.filter("is_complete")
+        .group_by("instance")
+        .agg(
+            pl.col("kind").first(),
+            pl.col("op_type").min(),  # of the two sides of a transfer
+            pl.len().alias("rank_count"),
+            (pl.col("end_ns") - pl.col("start_ns")).min().alias("moving_ns"),
+            pl.col("size_bytes").max().clip(lower_bound=1).fill_null(1),
+        )
+        .join(hit.select("instance").unique().with_columns(is_hit=True), on="instance", how="left")
+        .with_columns((pl.col("moving_ns") / pl.col("size_bytes")).alias("per_byte_ns"))
+        .with_columns(
+            pl.col("per_byte_ns").filter(pl.col("is_hit").is_null()).median().over(like)
+            .alias("usual_ns")
+        )
+        .with_columns(
+            (pl.col("moving_ns") - pl.col("usual_ns") * pl.col("size_bytes"))
+            .clip(lower_bound=0).alias("link_ns")
+        )
+    )  # fmt: skip
+    return hit.join(rated.select("instance", "link_ns"), on="instance").drop_nulls("link_ns")
 
 
 def _kept(line: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -13,19 +14,28 @@ from npuscope.analysis.ranks.stragglers.stragglers import Waits, waits_of
 _COLUMNS = {
     "instance": pl.Int64, "rank": pl.Int32, "step": pl.Int64, "aligned_start_ns": pl.Int64,
     "aligned_end_ns": pl.Int64, "clock_error_ns": pl.Int64, "is_complete": pl.Boolean,
-    "exposed_ns": pl.Int64, "excess_ns": pl.Float64,
+    "exposed_ns": pl.Int64, "excess_ns": pl.Float64, "delay_ns": pl.Int64,
 }  # fmt: skip
 
 
-def met(*rows: tuple[int, int, int, int, float], **changes: object) -> Waits:
-    """Waits of operations given as (instance, rank, start, end, excess up to there)."""
+def met(
+    *rows: tuple[int, int, int, int, float],
+    late: Mapping[int, int] = MappingProxyType({}),
+    links: Mapping[int, int] = MappingProxyType({}),
+    **changes: object,
+) -> Waits:
+    """Waits of operations given as (instance, rank, start, end, excess up to there); of instances,
+    how much later than others they were `late`, and how much longer a slow link made them."""
     listed: list[dict[str, Any]] = [
         {"instance": instance, "rank": rank, "step": 1, "aligned_start_ns": start,
          "aligned_end_ns": end, "clock_error_ns": 0, "is_complete": True,
-         "exposed_ns": end - start, "excess_ns": excess, **changes}
+         "exposed_ns": end - start, "excess_ns": excess, "delay_ns": late.get(instance), **changes}
         for instance, rank, start, end, excess in rows
     ]  # fmt: skip
-    return waits_of(pl.DataFrame(listed, schema=_COLUMNS))
+    slow = pl.DataFrame(
+        [*links.items()], schema={"instance": pl.Int64, "link_ns": pl.Int64}, orient="row"
+    )
+    return waits_of(pl.DataFrame(listed, schema=_COLUMNS), slow)
 
 
 def caused(waits: Waits) -> dict[int, int]:
@@ -53,6 +63,14 @@ def test_who_waited_itself_is_innocent() -> None:
         (2, 2, 250, 260, 0), (2, 3, 150, 260, 0),
     )  # fmt: skip
     assert caused(waits) == {0: 200}
+    # So it is where all of its group met late and none of them waited for another there.
+    ops = [(1, 0, 200, 210, 100), (1, 1, 200, 210, 0), (2, 0, 250, 260, 100), (2, 3, 150, 260, 0)]
+    assert caused(met(*ops)) == {}
+    assert caused(met((0, 0, 0, 10, 0), (0, 3, 0, 10, 0), *ops, late={1: 100})) == {0: 100}
+    # And the link that made theirs longer, as far as it did.
+    linked = met(*ops, late={1: 40}, links={1: 70})
+    assert caused(linked) == {0: 30}
+    assert list(rows(linked.last, "instance", "linked_ns")) == [(1, 70), (2, 0)]
 
 
 def test_a_chain_is_followed_to_its_first_link() -> None:
@@ -95,7 +113,7 @@ def test_what_a_kernel_fills_is_no_waiting() -> None:
 
 
 @pytest.mark.parametrize("change", [{"is_complete": False}])
-def test_incomplete_operations_tell_nothing(change: dict[str, object]) -> None:
+def test_incomplete_operations_tell_nothing(change: dict[str, Any]) -> None:
     waits = met((1, 0, 0, 110, 0), (1, 1, 100, 110, 100), **change)
     assert waits.last.is_empty() and waits.waits.is_empty()
 

@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import polars as pl
 import pytest
@@ -82,6 +83,36 @@ def test_the_slow_rank_causes_the_waiting_and_its_group_does_not() -> None:
     outside = found.filter(step=found["step"].min()).with_columns(step=pl.lit(None, pl.Int64))
     assert by_rank(pl.concat([found, outside])).equals(by_rank(found))
     assert by_rank(outside)["step_count"].to_list() == [1] * found["rank"].n_unique()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shape", "ends"),
+    [
+        ({"pp": 1, "dp": 8, "ep": 4}, (1,)),
+        ({"pp": 1, "dp": 8, "ep": 4}, (4, 5)),
+        ({"pp": 1, "dp": 8, "ep": 2, "tp": 2}, (4, 5)),
+        ({"pp": 2, "dp": 4, "ep": 4, "tp": 2}, (1,)),
+    ],
+)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_waiting_for_a_slow_link_goes_back_to_its_ends(
+    shape: dict[str, Any], ends: tuple[int, ...], seed: int
+) -> None:
+    """As much as the same job without it waits less; all of a group end together."""
+    job = Job(layers=2, expert_skew=0.0, memory=False, crossing=False, steps=4, noise=0.02,
+              slow_link_factor=5.0, seed=seed, **shape)  # fmt: skip
+    waited: list[Any] = []
+    for one in (job, replace(job, slow_link=ends)):
+        with connection(one, clock_error_ns=CLOCK_ERROR_NS) as con:
+            found = stragglers(con)
+        waited.append(found.last_arrivals["wait_ns"].sum())
+    caused = dict(by_rank(found.rank_blame).select("rank", "caused_wait_ns").iter_rows())
+    of_ends = [caused[rank] for rank in ends]
+    assert sum(of_ends) == pytest.approx(waited[1] - waited[0], rel=0.15)
+    assert sum(of_ends) > 0.9 * sum(caused.values())
+    assert max(of_ends) < 1.1 * min(of_ends)
+    assert named(found.rank_blame) == {(rank, "link") for rank in ends}
 
 
 _SLOWLY = pytest.mark.slow
