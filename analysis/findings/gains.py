@@ -8,6 +8,7 @@ for the same words.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -145,11 +146,12 @@ def _with_gain(
         return replace(one, no_gain_reason=why_refused(one.changes[0])), None
     if found.is_unknown:
         return replace(one, no_gain_reason=_WITHOUT_MEMBERS), None
-    if one.changes[0].startswith("schedule=") and found.low_ns <= 0:
-        # A schedule is offered as a remedy, not as what would end a cause: it has to be one.
+    if one.changes[0].startswith(("rank:", "schedule=")) and found.low_ns <= 0:
+        # No such advice that its own figure does not bear out: a schedule is a remedy of something
+        # else, and a rank that is slowest for a hiccup or its tokens has nothing to mend.
         why = Message(
             "{change} is not sure to make a step shorter here ({gain} ms: {low} to {high})",
-            change=one.changes[0],
+            change=shlex.join(one.changes),
             gain=ms(found.gain_ns),
             low=ms(found.low_ns),
             high=ms(found.high_ns),

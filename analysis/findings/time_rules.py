@@ -169,6 +169,8 @@ def stragglers(seen: Material) -> Iterator[Finding]:
         .agg(pl.col("over_mean_ns").sum(), pl.col("step").n_unique())
         .sort("over_mean_ns", "rank", descending=[True, False])
     )
+    # Kernels of other tokens have no like on another rank that they could be brought to.
+    is_full = not seen.suspects.filter(rank=slowest["rank"][0], verdict="alltoall_bytes").is_empty()
     yield stated(
         seen,
         "stragglers",
@@ -189,7 +191,7 @@ def stragglers(seen: Material) -> Iterator[Finding]:
         " the chip or its clock, more of them to uneven work, such as overloaded experts.",
         spread.select("step", "pp_rank", "rank", "computing_ns", "mean_computing_ns", "rank_count"),
         f"npuscope kernels PATH --rank {slowest['rank'][0]}",
-        changes=(f"rank:{slowest['rank'][0]}=median",),
+        changes=("experts:balanced" if is_full else f"rank:{slowest['rank'][0]}=median",),
     )
 
 

@@ -117,6 +117,26 @@ def test_a_slow_rank_and_a_slow_kernel_come_first_with_what_they_cost() -> None:
     (late,) = (one for one in full if one.name == "late_ranks")
     assert "rank 5: more tokens" in late.statement and late.changes == ("experts:balanced",)
     assert late.predicted_gain_ns is not None and late.predicted_gain_ns > 0
+    # Its kernels of more tokens have no like to be brought to: `rank:5=median` would gain nothing.
+    (slowest,) = (one for one in full if one.name == "stragglers")
+    assert slowest.changes == late.changes and "most of it rank 5" in slowest.statement
+    truth_ns = step_ns(replace(even, overloaded=5, overload_factor=2.5)) - step_ns(even)
+    assert known(slowest)[0] == pytest.approx(truth_ns, rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_change_is_advised_that_is_not_sure_to_gain(seed: int) -> None:
+    """One slow kernel makes a rank of an even job the slowest, in another step another one."""
+    even = Job(pp=2, tp=2, dp=4, ep=4, layers=2, expert_skew=0.0, steps=4, noise=0.02,
+               memory=False, crossing=False, seed=seed)  # fmt: skip
+    found = {one.name: one for one in findings(tables(even))}
+    assert all(known(one)[1] > 0 for one in found.values() if "rank:" in str(one.changes))
+    slowest = found.get("stragglers")
+    assert slowest is None or slowest.changes or "is not sure to make" in str(
+        slowest.no_gain_reason
+    )
+    assert seed != 1 or (slowest is not None and not slowest.changes)
 
 
 @pytest.mark.slow
