@@ -182,8 +182,9 @@ def _apart(apart: pl.DataFrame) -> Iterable[str]:
     for one in apart.to_dicts():
         yield Message(
             "{ranks} and {others} do not step together: the same steps last {longer} ms on the"
-            " first and {shorter} ms on the others. Figures across ranks mix programs: read each by"
-            " itself, with `npuscope ingest PATH --ranks LIST`.",
+            " first and {shorter} ms on the others. Who is slow is judged in each program by"
+            " itself; means and masking mix them: `npuscope ingest PATH --ranks LIST` reads one"
+            " alone.",
             ranks=ranks_named(one["ranks"]),
             others=ranks_named(one["others"]),
             longer=f"{one['step_ns'] / 1e6:,.1f}",

@@ -280,6 +280,8 @@ def _stages(seen: Material) -> pl.DataFrame:
     """stage, rank_count, and computing and parts of communication of its mean rank and step, the
     heaviest first."""
     known = seen.steps.drop_nulls(["stage", "computing_ns", "exposed_communication_ns"])
+    if known["is_apart"].n_unique() > 1:
+        known = known.clear()  # a stage of one program is no measure for one of another
     waits = _of(seen, *COMMUNICATION).group_by(_PLACE).agg(
         pl.col("ns").filter(pl.col("part") == "pipeline_wait").sum().alias("pipeline_wait_ns")
     )  # fmt: skip

@@ -21,7 +21,7 @@ from ..memory.memory import MemoryFacts, memory_facts
 from ..operators.causes import causes_of
 from ..parts import is_told, step_parts
 from ..ranks.answers import slow_pairs
-from ..ranks.stages import rank_stages
+from ..ranks.stages import rank_stages, ranks_apart
 from ..ranks.stragglers.blame import by_rank, rank_blame
 from ..ranks.stragglers.straggler_tests import pair_rates, slow_ends
 from ..scope import RANK, Scope
@@ -34,9 +34,9 @@ class Material:
 
     steps: rows of the metric `steps` without warm-up, with `length_ns` (computing, exposed
     communication and free time together), the rank's `pp_rank` and its pipeline `stage`, which
-    groups tell, too. kernels: rows of the metric `mean_kernels` by type, of a rank's mean step.
-    outside: ranks with events outside of every step. parts: rows of the metric `step_parts`
-    without warm-up. uncaptured: kind, ranks (members of such groups that were not captured).
+    groups tell, too, and whether it `is_apart`, of another program than the others. kernels: rows
+    of the metric `mean_kernels` by type, of a rank's mean step. outside: ranks with events outside
+    of every step. parts: rows of the metric `step_parts` without warm-up. uncaptured: kind, ranks (members of such groups that were not captured).
     suspects: rows of `rank_suspects` with a verdict, without warm-up, and hosts: host, ranks,
     launch_interval_ns and launch_peers_ns (other hosts) of those whose ranks launch late; pairs:
     rows of `slow_ends`, with what they lose of a mean step (excess_per_step_ns), and whether the
@@ -232,6 +232,7 @@ def _staged(
     con: duckdb.DuckDBPyConnection, steps: pl.DataFrame, run: str, capture: str
 ) -> pl.DataFrame:
     """The steps with the rank's stage: its own coordinate, else its place in a pipeline's group."""
+    steps = steps.with_columns(is_apart=pl.col("rank").is_in(ranks_apart(con, run, capture)))
     if not is_told(con):
         return steps.with_columns(pl.col("pp_rank").alias("stage"))
     known = rank_stages(con, run, capture)

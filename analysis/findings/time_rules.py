@@ -147,7 +147,7 @@ def between_steps(seen: Material) -> Iterator[Finding]:
 def stragglers(seen: Material) -> Iterator[Finding]:
     """Ranks of one pipeline stage that compute longer than the others of it."""
     known = seen.steps.drop_nulls("computing_ns").with_columns(pp_rank=pl.col("stage"))
-    peers = ["step", "pp_rank"]
+    peers = ["step", "is_apart", "pp_rank"]
     spread = (
         known.group_by(peers, maintain_order=True)
         .agg(

@@ -1,8 +1,11 @@
-"""The pipeline stage of each rank."""
+"""The pipeline stage of each rank, and which ranks run a program of their own beside the others."""
 
 from __future__ import annotations
 
 import duckdb
+
+from ..metric import sql_text
+from ..views import frame
 
 _PLACES = """
     with _told as (
@@ -24,3 +27,10 @@ def rank_stages(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> dict[
     the groups of its pipeline; ranks of which neither tells are left out."""
     rows = con.execute(_PLACES, {"run": run, "capture": capture}).fetchall()
     return dict(rows)
+
+
+def ranks_apart(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> list[int]:
+    """Ranks that do not step together with the others of their capture: another program, with which
+    nothing is to be compared. None where all are of one."""
+    asked = f"select ranks from ({sql_text('apart_steps.sql')}) where run = ? and capture = ?"
+    return frame(con, asked, [run, capture])["ranks"].explode().drop_nulls().to_list()

@@ -133,8 +133,8 @@ def test_no_change_is_advised_that_is_not_sure_to_gain(seed: int) -> None:
     found = {one.name: one for one in findings(tables(even))}
     assert all(known(one)[1] > 0 for one in found.values() if "rank:" in str(one.changes))
     slowest = found.get("stragglers")
-    assert slowest is None or slowest.changes or "is not sure to make" in str(
-        slowest.no_gain_reason
+    assert (
+        slowest is None or slowest.changes or "is not sure to make" in str(slowest.no_gain_reason)
     )
     assert seed != 1 or (slowest is not None and not slowest.changes)
 

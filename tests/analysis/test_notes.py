@@ -52,8 +52,8 @@ def test_ranks_that_do_not_step_together_are_told() -> None:
     ])  # fmt: skip
     assert query.notes(con) == [
         "ranks 0-1 and ranks 2-3 do not step together: the same steps last 29.8 ms on the first and"
-        " 10.0 ms on the others. Figures across ranks mix programs: read each by itself, with"
-        " `npuscope ingest PATH --ranks LIST`."
+        " 10.0 ms on the others. Who is slow is judged in each program by itself; means and masking"
+        " mix them: `npuscope ingest PATH --ranks LIST` reads one alone."
     ]
     # One step as long as a slow one elsewhere, or one alone that both have, tells nothing.
     con.execute(f"update kernels set start_ns = {60 * MS} where rank > 1 and step = 2")

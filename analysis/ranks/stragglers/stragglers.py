@@ -41,6 +41,7 @@ from npuscope.messages import stored
 from ...catalog import metric
 from ...scope import Scope
 from ...views import frame, open_views
+from ..stages import ranks_apart
 from . import hot_experts, straggler_tests, suspects
 from .straggler_tests import SURE, binomial_tail, corrected_min, holm, slowest_more_often
 
@@ -126,7 +127,11 @@ def stragglers(con: duckdb.DuckDBPyConnection, *, arrivals: str = "arrivals") ->
     """
     open_views(con, SUMMARIES)
     captures = con.execute("select distinct run, capture from ranks order by all").fetchall()
-    found = [_of_capture(con, arrivals, run, capture) for run, capture in captures]
+    found = [
+        _of_program(con, arrivals, run, capture, mine)
+        for run, capture in captures
+        for mine in _programs(ranks_apart(con, run, capture))
+    ]
     return StragglerTables(
         pl.concat([pl.DataFrame(schema=RANK_BLAME), *(one.rank_blame for one in found)]),
         pl.concat([pl.DataFrame(schema=LAST_ARRIVALS), *(one.last_arrivals for one in found)]),
@@ -134,12 +139,20 @@ def stragglers(con: duckdb.DuckDBPyConnection, *, arrivals: str = "arrivals") ->
     )
 
 
-def _of_capture(
-    con: duckdb.DuckDBPyConnection, arrivals: str, run: str, capture: str
+def _programs(apart: list[int]) -> list[pl.Expr]:
+    """Which ranks step together."""
+    is_apart = pl.col("rank").is_in(apart)
+    return [is_apart, ~is_apart] if apart else [pl.lit(True)]
+
+
+def _of_program(
+    con: duckdb.DuckDBPyConnection, arrivals: str, run: str, capture: str, mine: pl.Expr
 ) -> StragglerTables:
+    """Stragglers among those ranks of a capture that step together."""
     clause, values = Scope(run, capture).where()
-    ops = frame(con, _OPS.format(where=clause, arrivals=arrivals), [*values, *values])
-    ranks = frame(con, _RANKS.format(where=clause), values)
+    every = frame(con, _OPS.format(where=clause, arrivals=arrivals), [*values, *values])
+    ops = every.filter(mine)
+    ranks = frame(con, _RANKS.format(where=clause), values).filter(mine)
     stages = _stages(ranks, ops)
     placed = straggler_tests.placed(ops.drop_nulls("own_ns"), stages)
     known = pl.when("is_common")
@@ -148,7 +161,7 @@ def _of_capture(
         known.then("delay_ns").alias("delay_ns"),
     )  # fmt: skip
     ops = ops.join(excess, on=["instance", "rank"], how="left")
-    transfers = frame(con, f"select * from link_transfers {clause}", values)
+    transfers = frame(con, f"select * from link_transfers {clause}", values).filter(mine)
     pairs = straggler_tests.pair_rates(transfers)
     links = straggler_tests.blamed(pairs)
     slow_ends = _link_delays(ops, links.filter(pl.col("p_value") <= SURE))

@@ -47,3 +47,23 @@ def planted_clock(job: Job, host: int, reference_host: int, at_ns: int) -> tuple
     passed = (at_ns - job.start_ns - offsets[1]) / (1 + drifts[1])
     offset = offsets[0] - offsets[1] + (drifts[0] - drifts[1]) * passed
     return float(offset), float(np.float64(drifts[0] - drifts[1]) * 1e6)
+
+
+def beside(job: Job, other: Job) -> duckdb.DuckDBPyConnection:
+    """Canonical tables of two jobs in one capture, ranks of the other after those of the first: as
+    training beside what generates for it."""
+    con = connect()
+    put(con, _frames(job))
+    by = job.world_size
+    shifted = {
+        name: rows.with_columns(
+            *(pl.col(end) + by for end in ("rank", "src_rank", "dst_rank") if end in rows.columns),
+            *(pl.col(of).list.eval(pl.element() + by) for of in ("global_ranks",)
+              if of in rows.columns),
+            *(pl.concat_str(of, pl.lit("_2")) for of in ("group_hash",) if of in rows.columns),
+        )
+        for name, rows in _frames(other).items()
+    }  # fmt: skip
+    put(con, shifted)
+    con.execute("update ranks set world_size = ?", [by + other.world_size])
+    return con

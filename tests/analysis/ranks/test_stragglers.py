@@ -12,11 +12,13 @@ from typing import Any
 import polars as pl
 import pytest
 
+from npuscope.analysis.findings.findings import findings
+from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.ranks.stragglers.blame import by_rank, verdicts_told
 from npuscope.analysis.ranks.stragglers.stragglers import stragglers
 from npuscope.dashboard.locale.language import language_of
 from npuscope.sample_traces.job import Job
-from tests.analysis.ranks.across_tables import across
+from tests.analysis.ranks.across_tables import across, beside, job_tables
 from tests.analysis.ranks.planted_arrivals import connection, planted_tables
 from tests.analysis.ranks.straggler_jobs import FAULTS, Fault, case
 from tests.analysis.ranks.straggler_verdicts import (
@@ -113,6 +115,35 @@ def test_waiting_for_a_slow_link_goes_back_to_its_ends(
     assert sum(of_ends) > 0.9 * sum(caused.values())
     assert max(of_ends) < 1.1 * min(of_ends)
     assert named(found.rank_blame) == {(rank, "link") for rank in ends}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pp", [1, 2])
+@pytest.mark.parametrize("slow", [{}, {"slow_rank": 2}])
+def test_programs_beside_each_other_are_judged_each_by_itself(
+    pp: int, slow: dict[str, Any]
+) -> None:
+    """Training beside what generates for it: nobody is slow or caused waiting for having more to do
+    than the other program."""
+    even = Job(layers=4, expert_skew=0.0, memory=False, crossing=False, steps=4, noise=0.02, pp=pp)
+    training = replace(even, **slow)
+    generating = replace(even, layers=2, micro_batches=1, hidden=512, seed=7)
+    found, first, second = (
+        {(row["rank"], row["step"]): (row["caused_wait_ns"], row["verdict"])
+         for row in across(con, "rank_blame")}
+        for con in (beside(training, generating), job_tables(training), job_tables(generating))
+    )  # fmt: skip
+    by = training.world_size
+    assert found == first | {(rank + by, step): told for (rank, step), told in second.items()}
+    assert {(rank, told[1]) for (rank, _), told in found.items() if told[1]} == {
+        (rank, "frequency") for rank in slow.values()
+    }
+    with beside(training, generating) as con:
+        open_across(None, con)
+        said = {one.name: one.at_stake_ns for one in findings(con)}
+    assert "uneven_stages" not in said
+    # Of one stage, not of the difference to the other program, which is 3 ms and more.
+    assert (said.get("stragglers") or 0) < (3_000_000 if slow else 500_000)
 
 
 _SLOWLY = pytest.mark.slow
