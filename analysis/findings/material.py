@@ -36,7 +36,8 @@ class Material:
     communication and free time together), the rank's `pp_rank` and its pipeline `stage`, which
     groups tell, too, and whether it `is_apart`, of another program than the others. kernels: rows
     of the metric `mean_kernels` by type, of a rank's mean step. outside: ranks with events outside
-    of every step. parts: rows of the metric `step_parts` without warm-up. uncaptured: kind, ranks (members of such groups that were not captured).
+    of every step. parts: rows of the metric `step_parts` without warm-up. uncaptured: kind, ranks
+    (members of such groups that were not captured).
     suspects: rows of `rank_suspects` with a verdict, without warm-up, and hosts: host, ranks,
     launch_interval_ns and launch_peers_ns (other hosts) of those whose ranks launch late; pairs:
     rows of `slow_ends`, with what they lose of a mean step (excess_per_step_ns), and whether the

@@ -1,7 +1,8 @@
 """Is a rank the slowest more often than chance would have it?
 
-A trial is a piece of work that n ranks did alike; its outcome is who took longest (of 16 ranks or
-more: which eighth of them, so that several culprits do not hide each other). If all are equal, each
+A trial is a piece of work that n ranks did alike; its outcome is who took longest (of five ranks
+and more also: which few of them, so that several culprits do not hide each other). If all are
+equal, each
 of them is it with probability 1/n, whatever the law of the durations (exchangeability). Over m
 trials, being it at least k times has the binomial tail P(X >= k), X ~ B(m, 1/n): the exact sign
 test (for n = 2 the classical one; Conover, Practical Nonparametric Statistics, 3.4). It needs no
@@ -79,10 +80,10 @@ def slowest_more_often(trials: pl.DataFrame) -> pl.DataFrame:
     trial_count, slowest_count, p_value (corrected). Ties have no slowest, ranks alone no trial.
 
     What is slow in a part of its work only would drown among the other trials. So the test is done
-    over all trials and over the quarter of them in which the slowest stands out most; and of 16
-    ranks and more, for being the slowest and for being in the slowest eighth. The best one is
-    taken, times their number. The choice looks at sorted values only, not at whose they are, so
-    each rank still has its 1/n.
+    over all trials and over the quarter of them in which the slowest stands out most; and for being
+    the slowest, in the slowest eighth, and among the slowest, fewer than half, as several slow
+    ranks of one host take turns at being it. The best one is taken, times their number. The choice
+    looks at sorted values only, not at whose they are, so each rank still has its 1/n.
     """
     n = pl.len().over("trial")
     # The worse place of those that tie.
@@ -91,45 +92,40 @@ def slowest_more_often(trials: pl.DataFrame) -> pl.DataFrame:
         trials.drop_nulls("value")
         .with_columns(
             n.alias("n"),
-            pl.max_horizontal(n // 8, 1).alias("eighth"),
             place.alias("place"),
             (pl.col("value").max() - pl.col("value").median()).over("trial").alias("stands_out"),
         )
         .filter(pl.col("n") > 1)
         .with_columns(
-            (pl.col("place") == 1).alias("is_most"),
-            (pl.col("place") <= pl.col("eighth")).alias("is_among"),
             # Ranks have the trials of their own set of peers, so the quarter is taken for each.
             (pl.col("stands_out").rank("ordinal", descending=True).over("rank") * 4
              <= pl.len().over("rank")).alias("is_chosen"),
         )
     )  # fmt: skip
+    size, chosen = pl.col("n"), pl.col("is_chosen")
+    among = [pl.max_horizontal(most, 1) for most in (pl.lit(1), size // 8, (size - 1) // 2)]
+    is_among = [pl.col("place") <= most for most in among]
     counted = compared.group_by("rank").agg(
         pl.len().cast(pl.Int64).alias("trial_count"),
-        pl.col("is_most").sum().cast(pl.Int64).alias("slowest_count"),
-        pl.col("is_chosen").sum().alias("chosen"),
-        (pl.col("is_most") & pl.col("is_chosen")).sum().alias("chosen_most"),
-        pl.col("is_among").sum().alias("among"),
-        (pl.col("is_among") & pl.col("is_chosen")).sum().alias("chosen_among"),
+        is_among[0].sum().cast(pl.Int64).alias("slowest_count"),
+        chosen.sum().alias("chosen"),
         # Where trials have different numbers of ranks, the likeliest outcome makes the test hard.
-        (1 / pl.col("n")).max().alias("chance"),
-        (pl.col("eighth") / pl.col("n")).max().alias("among_chance"),
-        pl.col("eighth").max().alias("eighth"),
+        pl.concat_list((most / size).max() for most in among).alias("chances"),
+        pl.concat_list(hit.sum() for hit in is_among).alias("hits"),
+        pl.concat_list((hit & chosen).sum() for hit in is_among).alias("chosen_hits"),
     ).sort("rank")  # fmt: skip
     corrected = pl.Series("p_value", holm([_best(row) for row in counted.to_dicts()]), pl.Float64)
     return counted.select("rank", "trial_count", "slowest_count").with_columns(corrected)
 
 
 def _best(row: dict[str, Any]) -> float:
+    """Of tests that differ: with few ranks, the slowest alone are fewer than half."""
+    tests = zip(row["chances"], row["hits"], row["chosen_hits"], strict=True)
     tails = [
-        binomial_tail(row["trial_count"], row["slowest_count"], row["chance"]),
-        binomial_tail(row["chosen"], row["chosen_most"], row["chance"]),
+        binomial_tail(trials, hits, chance)
+        for chance, every, chosen in {*tests}
+        for trials, hits in ((row["trial_count"], every), (row["chosen"], chosen))
     ]
-    if row["eighth"] > 1:
-        tails += [
-            binomial_tail(row["trial_count"], row["among"], row["among_chance"]),
-            binomial_tail(row["chosen"], row["chosen_among"], row["among_chance"]),
-        ]
     return min(1.0, len(tails) * min(tails))
 
 

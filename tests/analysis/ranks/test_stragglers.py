@@ -118,6 +118,32 @@ def test_waiting_for_a_slow_link_goes_back_to_its_ends(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("lowers_clock", [False, True])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_three_slow_ranks_of_one_host_are_named(
+    seed: int, lowers_clock: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take turns at being the slowest of eight."""
+    ranks = {4, 5, 6}
+
+    def slowness(job: Job, rank: int, kernel: str, *, on_cube: bool, on_ai_core: bool) -> float:
+        return 1.3 if rank in ranks and on_ai_core else 1.0
+
+    def clock_slowness(job: Job, rank: int) -> float:
+        return 1.3 if rank in ranks and lowers_clock else 1.0
+
+    monkeypatch.setattr(Job, "slowness", slowness)
+    monkeypatch.setattr(Job, "clock_slowness", clock_slowness)
+    job = Job(pp=1, dp=8, ep=4, layers=2, expert_skew=0.0, memory=False, crossing=False, steps=4,
+              noise=0.02, ranks_per_host=4, seed=seed)  # fmt: skip
+    with connection(job, clock_error_ns=CLOCK_ERROR_NS) as con:
+        found = stragglers(con).rank_blame
+    assert named(found) == {(rank, "frequency" if lowers_clock else "compute") for rank in ranks}
+    caused = dict(by_rank(found).select("rank", "share_ratio").iter_rows())
+    assert sum(caused[rank] for rank in ranks) > 0.9
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("pp", [1, 2])
 @pytest.mark.parametrize("slow", [{}, {"slow_rank": 2}])
 def test_programs_beside_each_other_are_judged_each_by_itself(
