@@ -431,12 +431,12 @@ def _followed_back(
     left, each = late[at], wait[at] / late[at]  # of each wait; `each` of its ns stands for so many
     for _ in range(_ROUNDS):
         found = np.minimum(own[at], left)
-        caused += np.bincount(at, found * each, len(number))
+        np.add.at(caused, at, found * each)
         left = left - found
         going = is_known[at] & (left > 0)
         of, at, left, each = at[going], place[at[going]], left[going], each[going]
         found = np.minimum(link[at], left)
-        linked += np.bincount(at, found * each, len(number))
+        np.add.at(linked, at, found * each)
         left = np.minimum(left - found, ready_late[of])
         if not at.size:
             break
