@@ -1,5 +1,5 @@
 """What the passes of a pipeline are made of: layers, and what is before and after them; products
-for gradients of weights; computing and communication one after the other.
+for gradients of weights.
 
 Kernels of one rank of each stage are looked at, on the stream of most computing, of a few passes
 that nothing runs beside. A layer is the run of kernel types that repeats; where none does, the
@@ -10,28 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ..replay.operations import WITHIN, Operations
+from ..replay.operations import WITHIN, Operations, replicas
 from ..replay.points import Integers
 from .orders.other_orders import Part
+from .orders.pairs import Spans
 
 _PASSES = 4  # of a place and kind that are looked at
 _MOST_KERNELS = 4_000  # of a pass
 _NEARLY = 0.9  # of the longest repeated part, from which on the shortest layer is taken
-_MOST_STRETCHES = 160
 _PRODUCTS = ("matmul", "gemm", "linear", "::mm", "::bmm", "addmm", "_mm_")
-
-Stretches = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One pass of a place: positions of its kernels on the main stream, from when to when."""
+    """One pass of a place: positions of its kernels on the main stream, from when to when; `spans`
+    of all ranks of its replica: place of the rank, start and end, its own first."""
 
     place: int
     kind: str
@@ -39,33 +37,61 @@ class Look:
     kernels: Integers
     start: int
     end: int
+    spans: Spans
 
 
 def looks(ops: Operations, passes: pl.DataFrame, route: Sequence[tuple[int, int]]) -> list[Look]:
     """A few passes of each place and kind, those of a forward and its backward together."""
     found: list[Look] = []
     kernels = np.flatnonzero(~ops.is_communication)
+    together = dict(zip(ops.ranks, replicas(ops).tolist(), strict=True))
+    number = pl.col("micro_batch")
     for place, (stage, chunk) in enumerate(route):
-        own = passes.filter(stage=stage, chunk=chunk)
-        if own.is_empty():
+        every = passes.filter(stage=stage, chunk=chunk)
+        if every.is_empty():
             continue
-        rank = int(own["rank"][0])
-        own = own.filter(rank=rank).with_columns(
+        rank = int(every["rank"][0])
+        own = passes.filter(rank=rank).sort("start_ns").with_columns(
+            # The other one of a pair is often of another chunk.
             is_beside=(pl.col("start_ns") < pl.col("end_ns").cum_max().shift(1)).fill_null(
                 value=False
             )
+            | (pl.col("end_ns") > pl.col("start_ns").shift(-1)).fill_null(value=False),
+        )  # fmt: skip
+        own = own.filter(
+            ~pl.col("is_beside"), number.is_not_null(), chunk=chunk
+        ).filter(pl.col("step").eq_missing(own["step"][0]))  # fmt: skip
+        # Where most passes are pairs, some kinds are alone only as a step begins or ends.
+        is_middle = number.is_between(
+            every["micro_batch"].min(), every["micro_batch"].max(), closed="none"
         )
-        numbers = own["micro_batch"].drop_nulls().unique().sort().to_list()
-        middle = numbers[1:-1] or numbers
-        chosen = own.filter(pl.col("micro_batch").is_in(middle[:_PASSES]), ~pl.col("is_beside"))
+        chosen = own.sort(is_middle, number, descending=[True, False])
+        chosen = chosen.group_by("kind", maintain_order=True).head(_PASSES)
         at = kernels[ops.rank[kernels] == ops.ranks.index(rank)]
         at = at[ops.stream[at] == _main_stream(ops, at)]
-        step = own["step"][0]
-        for row in chosen.filter(pl.col("step").eq_missing(step)).iter_rows(named=True):
+        for row in chosen.iter_rows(named=True):
             start, end = row["start_ns"] - ops.zero_ns, row["end_ns"] - ops.zero_ns
             low, high = np.searchsorted(ops.start[at], (start, end))
             if 0 < high - low <= _MOST_KERNELS:
-                found.append(Look(place, row["kind"], rank, at[low:high], start, end))
+                alike = every.filter(
+                    pl.col("step").eq_missing(row["step"]), micro_batch=row["micro_batch"],
+                    kind=row["kind"],
+                ).select("rank", "start_ns", "end_ns")  # fmt: skip
+                spans = [
+                    (ops.ranks.index(its), begin - ops.zero_ns, until - ops.zero_ns)
+                    for its, begin, until in alike.iter_rows()
+                    if together[its] == together[rank]
+                ]
+                spans.sort(key=lambda one: ops.ranks[one[0]] != rank)
+                found.append(Look(place, row["kind"], rank, at[low:high], start, end, tuple(spans)))
+    return found
+
+
+def spans_of(seen: Sequence[Look], places: int) -> list[dict[str, list[Spans]]]:
+    """Spans of passes by place and kind."""
+    found: list[dict[str, list[Spans]]] = [{} for _ in range(places)]
+    for one in seen:
+        found[one.place].setdefault(one.kind, []).append(one.spans)
     return found
 
 
@@ -308,100 +334,3 @@ def _dims(shapes: pl.Series, at: Integers) -> list[list[list[str]]]:
 
 def _has(dims: list[list[str]], tokens: set[str]) -> bool:
     return len(dims) > 1 and bool(tokens & set(dims[1]))
-
-
-def pair_ratio(ops: Operations, seen: Sequence[Look], places: int) -> float | None:
-    """A forward and a backward beside each other over both alone, mean over places: computing of
-    one hides communication of the other as well as can be, which shares nothing else. None where
-    passes have no communication of their own. A backward in halves is one behind the other."""
-    ratios = []
-    for place in range(places):
-        forwards, backwards, inputs, weights = [
-            [_stretches(ops, one) for one in seen if (one.place, one.kind) == (place, kind)]
-            for kind in ("F", "BW", "B", "W")
-        ]
-        for first, then in zip(inputs, weights, strict=False):
-            backwards.append(np.concatenate([first[:-1], [first[-1] + then[0]], then[1:]]))
-        for forward, backward in zip(forwards, backwards, strict=False):
-            alone = int(forward.sum() + backward.sum())
-            if alone:
-                ratios.append(beside_each_other(forward, backward) / alone)
-    if not ratios or min(ratios) >= 1:
-        return None
-    return float(np.mean(ratios))
-
-
-def _stretches(ops: Operations, one: Look) -> Stretches:
-    """Computing and communication of a pass in turns, computing first; what is neither counts as
-    what it follows."""
-    rank = ops.ranks.index(one.rank)
-    low, high = np.searchsorted(ops.rank, (rank, rank + 1))
-    own = np.arange(low, high)
-    pp = [at for at, name in enumerate(ops.kinds) if name == "pp"]
-    ends = ops.start[own] + ops.dur[own]
-    own = own[(ops.start[own] < one.end) & (ends > one.start)]
-    own = own[~(ops.is_communication[own] & np.isin(ops.kind[own], pp))]
-    starts = np.maximum(ops.start[own], one.start)
-    ends = np.minimum(ops.start[own] + ops.dur[own], one.end)
-    is_comm = ops.is_communication[own]
-    at = np.concatenate([starts, ends])
-    order = np.argsort(at, kind="stable")
-    change = np.concatenate([np.ones(len(own), np.int64), np.full(len(own), -1)])
-    running = [np.cumsum(np.where(np.tile(chosen, 2), change, 0)[order])
-               for chosen in (is_comm, ~is_comm)]  # fmt: skip
-    is_exposed = (running[0] > 0) & (running[1] == 0)
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], is_exposed, [0]]).astype(np.int8)))
-    times = np.append(at[order], one.end)[edges].reshape(-1, 2)
-    return _in_turns([(begin, end) for begin, end in times.tolist() if end > begin], one)
-
-
-def _in_turns(exposed: Sequence[tuple[int, int]], one: Look) -> Stretches:
-    """Lengths: computing, communication, computing, ...; of too many the shortest communication
-    counts as computing."""
-    longest = sorted(exposed, key=lambda one: one[0] - one[1])[: _MOST_STRETCHES // 2]
-    found, at = list[int](), one.start
-    for begin, until in sorted(longest):
-        found += [begin - at, until - begin]
-        at = until
-    return np.array([*found, one.end - at], np.int64)
-
-
-def beside_each_other(first: Stretches, second: Stretches) -> int:
-    """The shortest time in which both get done, each in its own order, where computing waits for
-    computing and communication for communication. Stretches in turns, computing first.
-
-    Two jobs on two machines: the shortest way through a plane of their progress past rectangles
-    where both want one machine (Akers, Operations Research 4, 1956).
-    """
-    x_at: list[int] = np.concatenate([[0], np.cumsum(first)]).tolist()
-    y_at: list[int] = np.concatenate([[0], np.cumsum(second)]).tolist()
-
-    @cache
-    def left(x: int, y: int) -> int:
-        """What it takes from where stretch `x` of the first and `y` of the second begin."""
-        wall = _wall(first, second, x, y)
-        if wall is None:
-            return max(x_at[-1] - x_at[x], y_at[-1] - y_at[y])
-        i, j = wall
-        over = max(x_at[i] - x_at[x], y_at[j + 1] - y_at[y]) + left(i, j + 1)
-        under = max(x_at[i + 1] - x_at[x], y_at[j] - y_at[y]) + left(i + 1, j)
-        return min(over, under)
-
-    return left(0, 0)
-
-
-def _wall(first: Stretches, second: Stretches, i: int, j: int) -> tuple[int, int] | None:
-    """The first stretches of both that want the same machine, where both go on from the starts of
-    these."""
-    x = y = 0  # done of the stretches i and j
-    while i < len(first) and j < len(second):
-        if x >= first[i]:
-            i, x = i + 1, 0
-        elif y >= second[j]:
-            j, y = j + 1, 0
-        elif i % 2 == j % 2:
-            return i, j
-        else:
-            go = min(first[i] - x, second[j] - y)
-            x, y = x + go, y + go
-    return None

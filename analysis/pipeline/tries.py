@@ -23,6 +23,7 @@ from .measurement import Measured, measured
 from .orders.gradients import reduced
 from .orders.order_file import read_order
 from .orders.other_orders import Facts, Tried, held, needed_overlap, run
+from .orders.pairs import pair_ratios
 from .passes import Pipeline
 from .placement import layer_costs, layer_times, place_layers, settled
 from .schedules import Schedule, schedule
@@ -152,11 +153,15 @@ def ready_in(
     seen = model_parts.looks(pipeline.ops, passes, order.routes[0])
     parts = model_parts.parts(pipeline.ops, seen, found.places)
     weights = model_parts.weight_shares(pipeline.ops, seen, found.places)
-    ratio = model_parts.pair_ratio(pipeline.ops, seen, found.places)
+    ratio, least = pair_ratios(pipeline.ops, model_parts.spans_of(seen, found.places)) or (
+        None,
+        None,
+    )
     facts = Facts(
         parts,
         weights,
         ratio,
+        least,
         reduced=reduced(pipeline.ops, passes, found.steps, found.ranks),
         slow_share=slow_shares(pipeline.ops, passes, found.ranks, together),
     )
@@ -302,7 +307,7 @@ def those_that_go(
 # what slow ranks make of passes where layers move, that reductions that come or go then are the
 # first or the last ones, that gradients are ready for reducing with the first or the last kernel of
 # these passes (with more chunks the first, with fewer the last), and, where forward and backward
-# are to run beside each other and did not, that nothing is hidden.
+# are to run beside each other and did not, that nothing is hidden, or all that can be.
 #
 # title: Other schedules of a pipeline
 # meaning: Step, bubble and memory under other orders of the passes, executed with measured times.

@@ -94,8 +94,9 @@ def tries_notes(job: Ready, asked: Sequence[Asked] = ()) -> list[str]:
     elif job.facts.pair_ratio is not None:
         notes.append(
             Message(
-                "a forward and a backward beside each other take {share} of both alone where"
-                " computing of one hides communication of the other as well as can be",
+                "a forward and a backward beside each other take {share} of both alone where they"
+                " take turns as one has to wait for exchanges of tokens; the range goes from all"
+                " hidden that can be to nothing",
                 share=percent(job.facts.pair_ratio),
             )
         )

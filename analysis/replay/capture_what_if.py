@@ -115,8 +115,8 @@ def _steps(job: CaptureJob, other: Other) -> tuple[pl.DataFrame, Other]:
     margin = margin + np.where(change != 0, _LEAST_ERROR * replayed, 0)
     if other.added_as == "schedule":  # whoever executed the passes tells the whole range
         variants, margin = [predicted], np.zeros(len(change))
-    low = np.maximum(np.min(variants, axis=0) - margin - other.unsure_ns, 0)
-    high = np.max(variants, axis=0) + margin + other.unsure_ns
+    low = np.maximum(np.min(variants, axis=0) - margin - other.unsure_ns[0], 0)
+    high = np.max(variants, axis=0) + margin + other.unsure_ns[1]
     if other.is_told:
         removed, added = _most_changed(job, other)
         if lost is None and (job.ops.is_communication & _differs(job, other)).any():

@@ -68,7 +68,7 @@ class CaptureJob:
 class Other:
     """A capture after changes; `outside`: durations where exogenous operations change as others
     do; `pace`: by what the time of all that an operation moves was multiplied; `added_ns`: what
-    every step takes beyond its replay, `unsure_ns` more or less, and what that is;
+    every step takes beyond its replay, by `unsure_ns` less or more, and what that is;
     `micro_batches`: of a step as it ran, and now (None: as many); `hidden_ns`: of operations the
     time that transfers are beside them which the replay no longer has (None: none); `is_told`:
     changes tell how long operations last, none is estimated from others, and nothing else
@@ -78,12 +78,17 @@ class Other:
     outside: Integers
     pace: Ratios
     added_ns: int = 0
-    unsure_ns: int = 0
+    unsure_ns: tuple[int, int] = (0, 0)
     added_as: str = "micro-batches"
     micro_batches: tuple[int, int] | None = None
     hidden_ns: Integers | None = None
     is_told: bool = False
     moved: pl.DataFrame | None = None
+
+    def unsure_by(self, less_ns: float, more_ns: float) -> Other:
+        """The same where each step may take so much less or more, too."""
+        less, more = self.unsure_ns
+        return replace(self, unsure_ns=(less + round(less_ns), more + round(more_ns)))
 
     def lasting(self, durations: Integers, outside: Integers) -> Other:
         """The same with other durations."""

@@ -24,6 +24,7 @@ RECORD, WAIT, OTHER = 1, 2, 3  # tasks: of events between streams, and the rest
 _ROLES = {None: 0, "record": RECORD, "wait": WAIT, "other": OTHER}
 _EARLIEST_NS = -100_000  # an end before another member's start: clocks are not so far off
 WITHIN = ("tp", "ep", "cp", "tp_cp", "tp_ep", "mp", "mp_ep", "pp")  # meet in every micro-batch
+EXCHANGES = ("ep", "tp_ep", "mp_ep")  # of tokens with experts
 _SYNCS = """
     select rank, start_ns, start_ns + dur_ns as end_ns from host_ops
     where kind = 'api' and name ilike 'aclrtSynchronize%' and dur_ns > 0

@@ -47,14 +47,15 @@ class Facts:
 
     parts: of the model, in order. weight_share: of a backward by measured place, what makes
     gradients of weights. pair_ratio: of a forward and a backward beside each other, over both
-    alone. kept_bytes: by measured place, of a micro-batch from its forward to its backward.
-    reduced: gradients, by the measured columns. slow_share: of forwards and backwards x devices x
-    columns, what slow ranks of a device make of it, whichever layers it has.
+    alone; pair_least: at best. kept_bytes: by measured place, of a micro-batch from its forward to
+    its backward. reduced: gradients, by the measured columns. slow_share: of forwards and backwards
+    x devices x columns, what slow ranks of a device make of it, whichever layers it has.
     """
 
     parts: tuple[Part, ...] | None = None
     weight_share: tuple[float, ...] | None = None
     pair_ratio: float | None = None
+    pair_least: float | None = None
     kept_bytes: tuple[float, ...] | None = None
     reduced: Reduced | None = None
     slow_share: Times | None = None
@@ -304,9 +305,10 @@ def run(measured: Measured, facts: Facts, schedule: Schedule,
         for factor in (1 - _WEIGHT_UNSURE, 1 + _WEIGHT_UNSURE):
             times = durations(measured, facts, made, layers, weight_factor=factor, pair_ratio=ratio)
             others.append(measured.lengths(made, times)[1])
-    if ratio is not None and ratio < 1 and measured.pair_ratio is None:
-        times = durations(measured, facts, made, layers, pair_ratio=1.0)
-        others.append(measured.lengths(made, times)[1])
+    if facts.pair_least is not None and has_pairs and measured.pair_ratio is None:
+        for end in (facts.pair_least, 1.0):
+            times = durations(measured, facts, made, layers, pair_ratio=end)
+            others.append(measured.lengths(made, times)[1])
     if facts.slow_share is not None:
         for factor in (1 - _SLOW_UNSURE, 1 + _SLOW_UNSURE):
             times = durations(measured, facts, made, layers, pair_ratio=ratio, slow_factor=factor)

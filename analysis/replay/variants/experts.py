@@ -25,12 +25,11 @@ from npuscope.messages import Message
 from ...views import frame
 from ..captures import CaptureJob, Other
 from ..changes import Change
-from ..operations import UNKNOWN, programs
+from ..operations import EXCHANGES, UNKNOWN, programs
 from ..points import Flags, Integers
 from .payloads import payloads
 
 Floats = NDArray[np.float64]
-_KINDS = ("ep", "tp_ep", "mp_ep")
 _LOADS = """
     select rank, step, layer, expert, sum(tokens) as tokens from expert_load
     where expert is not null and tokens is not null and run = ? and capture = ?
@@ -59,7 +58,7 @@ def experts(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
             Message("{change}: give experts:balanced, or experts:plan=FILE", change=change.word)
         )
     ops = job.ops
-    exchanged = exchanges(job, _KINDS, change)
+    exchanged = exchanges(job, EXCHANGES, change)
     if ops.names["shapes"].is_null().all():
         refuse("no shapes were recorded, so tokens of kernels are not known: record shapes")
     moved = payloads(con, job, own, change)

@@ -166,11 +166,8 @@ def _near(
         found[far] = np.round(pauses[far] * kept)
         width = 1 / row["slow_low_ratio"] - 1 / row["slow_high_ratio"]
         unsure = max(unsure, float(pauses[far].sum()) * width / 2)
-    steps = max(len(job.ops.steps), 1)
-    return replace(
-        own, waits=own.waits.with_pauses(found),
-        unsure_ns=own.unsure_ns + round((1 - factor) * unsure / steps) if factor < 1 else 0,
-    )  # fmt: skip
+    unsure *= max(1 - factor, 0.0) / max(len(job.ops.steps), 1)
+    return replace(own, waits=own.waits.with_pauses(found)).unsure_by(unsure, unsure)
 
 
 def _clocks(

@@ -77,7 +77,7 @@ def micro_batches(
         noise += 2 * rest.var(ddof=1) / steps
     longer, unsure = new.mean() - old.mean(), 2 * float(np.sqrt(noise))
     return replace(
-        own, added_ns=own.added_ns + round(float(longer)), unsure_ns=own.unsure_ns + round(unsure),
+        own.unsure_by(unsure, unsure), added_ns=own.added_ns + round(float(longer)),
         micro_batches=(recorded, asked),
     )  # fmt: skip
 

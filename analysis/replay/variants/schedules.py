@@ -59,9 +59,9 @@ def executed(measured: Ready, own: Other, name: str | None, micro_batches: int |
                 name=name,
             )
         )
-    unsure_ns = max(predicted[1] - low[1], high[1] - predicted[1])
     return replace(
-        own, added_ns=round(predicted[1] - predicted[0]), unsure_ns=round(unsure_ns),
+        own.unsure_by(predicted[1] - low[1], high[1] - predicted[1]),
+        added_ns=round(predicted[1] - predicted[0]),
         added_as="schedule" if micro_batches is None else "micro-batches",
         micro_batches=None
         if micro_batches in (None, measured.measured.micro_batches)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npuscope.analysis.pipeline.model_parts import beside_each_other, repeated
+from npuscope.analysis.pipeline.model_parts import repeated
+from npuscope.analysis.pipeline.orders.pairs import Turns, length_ns
 
 
 @pytest.mark.parametrize(
@@ -26,42 +27,45 @@ def test_the_part_that_repeats(word: str, expected: tuple[int, int, int] | None)
     assert repeated(np.frombuffer(word.encode(), np.uint8).astype(np.int32)) == expected
 
 
-def by_every_choice(first: tuple[int, ...], second: tuple[int, ...]) -> int:
-    """Counting ticks over all choices of who goes on; what has begun is not interrupted."""
-
-    @cache
-    def left(i: int, p: int, j: int, q: int) -> int:
-        while i < len(first) and p >= first[i]:
-            i, p = i + 1, 0
-        while j < len(second) and q >= second[j]:
-            j, q = j + 1, 0
-        if i == len(first) and j == len(second):
-            return 0
-        best = 10**6
-        for a, b in ((0, 1), (1, 0), (1, 1)):
-            ends = (a and i == len(first)) or (b and j == len(second))
-            stops = (not a and p > 0) or (not b and q > 0)
-            if not ends and not stops and not (a and b and i % 2 == j % 2):
-                best = min(best, 1 + left(i, p + a, j, q + b))
-        return best
-
-    return left(0, 0, 0, 0)
+def turns(work: list[list[int]], moved: list[int]) -> Turns:
+    """A pass whose ranks all meet each other."""
+    every = np.ones((len(work), len(moved)), np.int64)
+    return Turns(np.array(work), 0 * every, every * moved, every * np.arange(len(moved)))
 
 
-stretches = st.sampled_from((1, 3, 5)).flatmap(
-    lambda count: st.tuples(*[st.integers(0, 4)] * count)
+def test_communication_of_one_pass_is_hidden_by_computing_of_the_other() -> None:
+    alike = turns([[10, 10, 10]], [10, 10])
+    assert length_ns([alike]) == 50
+    assert length_ns([alike, alike]) == 60  # of 100: all that moves is hidden
+    assert length_ns([turns([[10]], []), turns([[10]], [])]) == 20
+    # What moves waits for what moves.
+    assert length_ns([turns([[1, 1]], [20]), turns([[1, 1]], [20])]) == 42
+
+
+def test_a_meeting_waits_for_its_last_member_and_who_waits_computes_the_other_pass() -> None:
+    skewed, other = turns([[10, 5], [2, 5]], [4]), turns([[2, 5], [10, 5]], [4])
+    assert length_ns([skewed]) == 19
+    assert length_ns([skewed, other]) == 24  # each rank computes 22 of it
+    early = replace(skewed, early=np.array([[6], [0]]))  # the slow one came before it had to wait
+    assert length_ns([early]) == 15
+
+
+@given(
+    st.integers(1, 3).flatmap(
+        lambda ranks: st.lists(
+            st.tuples(
+                st.lists(st.integers(0, 9), min_size=ranks, max_size=ranks), st.integers(0, 9)
+            ),
+            min_size=1,
+            max_size=4,
+        )
+    )
 )
-
-
-@given(stretches, stretches)
-@settings(max_examples=100)
-def test_two_passes_beside_each_other_take_the_least_of_all_ways(
-    first: tuple[int, ...], second: tuple[int, ...]
+@settings(max_examples=50)
+def test_in_turns_takes_no_less_than_all_computing_and_no_more_than_one_behind_the_other(
+    parts: list[tuple[list[int], int]],
 ) -> None:
-    found = beside_each_other(np.array(first), np.array(second))
-    assert found == by_every_choice(first, second)
-
-
-def test_communication_of_one_is_hidden_by_computing_of_the_other() -> None:
-    assert beside_each_other(np.array([10, 10, 10]), np.array([10, 10, 10])) == 40
-    assert beside_each_other(np.array([10]), np.array([10])) == 20
+    one = turns(np.array([its for its, _ in parts]).T.tolist(), [ns for _, ns in parts[:-1]])
+    alone, both = length_ns([one]), length_ns([one, one])
+    busy = max(2 * int(one.work.sum(axis=1).max()), 2 * int(one.moved.sum(axis=1).max()))
+    assert max(alone, busy) <= both <= 2 * alone

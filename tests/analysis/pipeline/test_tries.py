@@ -148,6 +148,9 @@ def test_few_micro_batches_and_slow_ranks_tell_it_too(
         # One of two passes beside each other sends before both have ended.
         (replace(DEEP, tp=2, dp=1, ep=1, layers=16, schedule="dualpipev", micro_batches=8,
                  noise=0.02), "zb-v", {"schedule": "zb-v"}),
+        # Passes that run beside one of another chunk tell nothing of layers.
+        (replace(DEEP, dp=1, ep=1, layers=16, schedule="dualpipev", micro_batches=8, noise=0.02),
+         "1f1b", {"schedule": "1f1b"}),
     ],
 )  # fmt: skip
 def test_what_layers_wait_for_is_within_passes_or_between_them_as_these_are_cut(
@@ -191,6 +194,25 @@ def test_a_backward_in_halves_hides_what_a_whole_one_does() -> None:
     truth = step_ns(replace(job, schedule="dualpipev"))
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
     assert abs(row["predicted_step_ns"] - truth) < 0.2 * (row["measured_step_ns"] - truth)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tp": 2, "ep": 1, "expert_skew": 0.0},  # nobody to exchange with
+        {"tp": 2, "layers": 4},
+        {"overlap": 0.0, "expert_skew": 0.0},
+        {"recompute": "full", "layers": 8},
+    ],
+)
+def test_passes_beside_each_other_take_turns(changes: dict[str, Any]) -> None:
+    """Not as well as can be: whose turn it is computes, on all ranks that meet."""
+    job = replace(SMALL, seed=7001, micro_batches=6, **changes)
+    *_, row = rows(job_of(job), "dualpipev", None)
+    truth = step_ns(replace(job, schedule="dualpipev"))
+    assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
+    assert abs(row["predicted_step_ns"] - truth) < 0.3 * (row["measured_step_ns"] - truth)
 
 
 @pytest.mark.slow

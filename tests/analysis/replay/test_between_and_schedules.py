@@ -78,8 +78,15 @@ def test_another_schedule_takes_what_the_job_that_ran_it_took(
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.005)
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
     tried = ready(con, pipeline(con, job.run, job.capture))
-    told = pipeline_tries(tried, parse_tries(word, tried.measured, None))["predicted_step_ns"]
-    assert row["predicted_step_ns"] - row["replayed_step_ns"] == round(told[1] - told[0])
+    told = pipeline_tries(tried, parse_tries(word, tried.measured, None))
+    steps, lows, highs = (told[f"predicted_{one}_ns"] for one in ("step", "low", "high"))
+    assert row["predicted_step_ns"] - row["replayed_step_ns"] == round(steps[1] - steps[0])
+    ends = (row["predicted_low_ns"], row["predicted_high_ns"])
+    its = (steps[1] - lows[1], highs[1] - steps[1])
+    assert (row["predicted_step_ns"] - ends[0], ends[1] - row["predicted_step_ns"]) == (
+        pytest.approx(its, abs=2)
+    )
+    assert (abs(its[0] / its[1] - 1) > 1e-4) == (word == "vpp:2")  # each end is its own
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def facts() -> Facts:
     for place, size in enumerate(sizes):
         parts += [Part(place, 1 / LAYERS / size, 1 / LAYERS / size)] * LAYERS
     parts.append(Part(P - 1, HEAD / sizes[-1], HEAD / sizes[-1], is_layer=False))
-    return Facts(tuple(parts), (W / (B + W),) * P, PAIR, (10.0, 20.0, 30.0, 40.0))
+    return Facts(tuple(parts), (W / (B + W),) * P, PAIR, None, (10.0, 20.0, 30.0, 40.0))
 
 
 def length_ns(found: Measured) -> float:
