@@ -13,7 +13,7 @@ import polars as pl
 from npuscope.messages import Message
 
 from ..pipeline.tries_notes import work_note
-from ..wording import percent
+from ..wording import ms, percent
 from .capture_changes import changed
 from .captures import CaptureJob, Other, Ratios, replay, replay_notes
 from .changes import Change, parse_change
@@ -26,6 +26,7 @@ Part = tuple[str, str | None]  # of a step, and its parallel kind
 
 _LEAST_ERROR = 0.005  # of a step that changes at all
 _UNKNOWN_CONTENTION = 0.1  # of a change, where kernels beside traffic cannot be compared
+_LONG, _LONG_DISTANCES, _LEAST_STEPS = 1.2, 5, 4  # as job_steps tells warm-up steps
 _ROUNDS = 2  # what is stretched moves what is beside it
 _MOST_FOR_PATHS = 5_000_000  # operations: both critical paths of more take too long
 
@@ -243,7 +244,32 @@ def whatif_notes(job: CaptureJob, changes: Sequence[Change] = ()) -> list[str]:
         )
     if job.warm_up:
         notes.append(Message("the mean leaves out warm-up steps"))
-    return notes
+    return notes + _long_steps(job)
+
+
+def _long_steps(job: CaptureJob) -> list[str]:
+    """Steps in the mean that are as long as warm-up steps would be: a step that is the mean of a
+    checkpoint's and of usual ones never ran."""
+    usual = np.array([step not in job.warm_up for step in job.ops.steps])
+    lengths = job.measured.lengths()[usual]
+    median = float(np.median(lengths)) if len(lengths) else 0.0
+    distance = float(np.median(np.abs(lengths - median))) if len(lengths) else 0.0
+    is_long = (lengths > _LONG * median) & (lengths > median + _LONG_DISTANCES * distance)
+    if len(lengths) < _LEAST_STEPS or not is_long.any():
+        return []
+    steps = [step for step, one in zip(job.ops.steps, usual.tolist(), strict=True) if one]
+    told = [
+        f"{step}: {ms(ns)} ms"
+        for step, ns, one in zip(steps, lengths.tolist(), is_long.tolist(), strict=True)
+        if one
+    ]
+    return [
+        Message(
+            "the mean holds long steps ({steps}; usually {usual} ms), as all means do: without them"
+            " {without} ms were measured, of which a gain is a larger share",
+            steps=", ".join(told), usual=ms(median), without=ms(float(lengths[~is_long].mean())),
+        )
+    ]  # fmt: skip
 
 
 def changed_work(

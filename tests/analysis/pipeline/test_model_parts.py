@@ -33,16 +33,14 @@ def turns(work: list[list[int]], moved: list[int]) -> Turns:
     return Turns(np.array(work), 0 * every, every * moved, every * np.arange(len(moved)))
 
 
-def test_communication_of_one_pass_is_hidden_by_computing_of_the_other() -> None:
+def test_passes_in_turns_hide_what_one_moves_behind_what_the_other_computes() -> None:
     alike = turns([[10, 10, 10]], [10, 10])
     assert length_ns([alike]) == 50
     assert length_ns([alike, alike]) == 60  # of 100: all that moves is hidden
     assert length_ns([turns([[10]], []), turns([[10]], [])]) == 20
     # What moves waits for what moves.
     assert length_ns([turns([[1, 1]], [20]), turns([[1, 1]], [20])]) == 42
-
-
-def test_a_meeting_waits_for_its_last_member_and_who_waits_computes_the_other_pass() -> None:
+    # A meeting waits for its last member, and who waits for it computes the other pass.
     skewed, other = turns([[10, 5], [2, 5]], [4]), turns([[2, 5], [10, 5]], [4])
     assert length_ns([skewed]) == 19
     assert length_ns([skewed, other]) == 24  # each rank computes 22 of it

@@ -12,10 +12,12 @@ import pytest
 from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.pipeline.passes import pipeline
 from npuscope.analysis.pipeline.tries import parse_tries, pipeline_tries, ready
+from npuscope.analysis.replay.capture_what_if import whatif_notes
 from npuscope.analysis.replay.captures import capture_job, replay
 from npuscope.analysis.replay.critical_path import critical_path
 from npuscope.analysis.replay.slack import slacks
 from npuscope.analysis.scope import ALL
+from npuscope.analysis.wording import ms
 from npuscope.errors import CannotAnswer, UsageError
 from tests.analysis.replay.replayed_jobs import (
     SLOW_RANK,
@@ -54,6 +56,21 @@ def test_what_a_capture_does_not_tell_is_refused_in_a_sentence() -> None:
                   ["schedule=zb-h1", "host=0.5"]):  # fmt: skip
         with pytest.raises(UsageError, match="schedule"):
             mean_of(con, job, *words)
+
+
+@pytest.mark.slow
+def test_a_long_step_in_the_mean_is_told() -> None:
+    """The mean is that of all answers; the note has what it is without the long step."""
+    calm = replace(SMALL, steps=6, first_step=1)
+    paused = replace(calm, gc_every=4, gc_ns=30_000_000)
+    assert not any("long steps" in note for note in whatif_notes(replayed(calm)))
+    job = replayed(paused)
+    (told,) = [note for note in whatif_notes(job) if "long steps" in note]
+    lengths = job.measured.lengths()
+    assert f"(4: {ms(lengths[3])} ms; usually {ms(float(np.median(lengths)))} ms)" in told
+    assert f"{ms(float(np.delete(lengths, 3).mean()))} ms were measured" in told
+    ((mean,),) = tables(paused).execute("select avg(step_ns) from job_steps").fetchall()
+    assert mean_of(tables(paused), job, "comm:ep=0.5")["measured_step_ns"] == round(mean)
 
 
 @pytest.mark.slow
