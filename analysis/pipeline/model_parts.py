@@ -179,7 +179,7 @@ def layers_of(
     layer = _layer(words)
     return [
         (
-            *_occurrences(words[place], layer),
+            *_told(words[place], layer),
             [
                 one
                 for one in seen
@@ -188,6 +188,14 @@ def layers_of(
         )
         for place in range(places)
     ]
+
+
+def _told(word: NDArray[np.int32], layer: bytes) -> tuple[list[int], list[bool]]:
+    """Where parts begin and which are layers: those of others, or where it has none, as one stage
+    alone may run forwards again, what repeats in it."""
+    found = _occurrences(word, layer)
+    own = None if any(found[1]) else repeated(word)
+    return found if own is None else _occurrences(word, word[own[0] : own[0] + own[1]].tobytes())
 
 
 def _layer(words: Mapping[int, NDArray[np.int32]]) -> bytes:

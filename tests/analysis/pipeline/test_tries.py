@@ -127,6 +127,10 @@ def test_another_schedule_takes_what_it_takes_when_it_is_generated(
          {"schedule": "interleaved", "chunks": 2, "micro_batches": 8}),
         (replace(COMMITTED, memory=False, micro_batches=4), "vpp:2",
          {"schedule": "interleaved", "chunks": 2}),
+        # Layers of one stage alone run forwards again, wherever they go.
+        (replace(SMALL, layers=8, seed=61, recompute_parts=((4, 4), (0, 0))), "vpp:2",
+         {"schedule": "interleaved", "chunks": 2,
+          "recompute_parts": ((2, 2), (2, 2), (0, 0), (0, 0))}),
     ],
 )  # fmt: skip
 def test_few_micro_batches_and_slow_ranks_tell_it_too(
