@@ -37,8 +37,15 @@ _HOST_NUMBERS = "4026531836"
 
 def cache_folder() -> Path:
     """`$XDG_CACHE_HOME/npuscope`, else `~/.cache/npuscope`."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "npuscope"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home_folder() / ".cache", "npuscope")
+
+
+def home_folder() -> Path:
+    """The user's; `/` where nobody knows one, as of a container's user that is but a number."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
 
 
 @contextlib.contextmanager

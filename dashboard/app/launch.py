@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
+from npuscope.collector.store.folder_handles import home_folder
 from npuscope.errors import UsageError
 
 from ..theme import streamlit_options
@@ -167,4 +168,5 @@ def serve(chosen: Mapping[str, Any], environment: Mapping[str, str]) -> NoReturn
     arguments = [sys.executable, "-c", _START, modules, json.dumps(chosen)]
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, arguments, {**os.environ, **environment})
+    home = {"HOME": str(home_folder())}  # Streamlit looks for settings there, and ends without one
+    os.execve(sys.executable, arguments, {**home, **os.environ, **environment})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import cache, store
 from npuscope.collector.store.folder_handles import make_private, make_staging
 from npuscope.collector.store.manifest import manifests, publish_folder
+from npuscope.dashboard.app import launch
 from tests.conftest import WriteProfile
 
 
@@ -54,6 +56,30 @@ def test_a_name_that_somebody_took_is_not_used(temporary: Path, tmp_path: Path) 
     assert not Path(spill).is_relative_to(temporary / f"npuscope-{os.geteuid()}")
     assert mode(Path(spill).parent) == 0o700
     assert not [*(tmp_path / "theirs").iterdir()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+def test_a_user_that_is_but_a_number_has_a_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container: no HOME, and no entry among the users."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(sys, "executable", "/bin/sh")  # is told what the server would be
+    monkeypatch.setattr(launch, "_START", 'echo "$HOME"')
+    with (tmp_path / "told").open("w+") as told:
+        if not (child := os.fork()):
+            try:
+                os.setuid(54321)
+                os.dup2(told.fileno(), 1)
+                os.write(1, f"{cache.cache_folder()}\n".encode())
+                launch.serve({}, {})
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        told.seek(0)
+        assert told.read() == "/.cache/npuscope\n/\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give folders away")
