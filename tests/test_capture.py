@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import doctest
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -193,7 +197,10 @@ def test_a_script_reads_a_profile_without_a_guard(tmp_path: Path) -> None:
     script.write_text(
         "import sys\n"
         "assert sys.argv[1:] == ['once'], sys.argv\n"
-        "import npuscope\n"
+        "import multiprocessing, npuscope\n"
+        "def height():\n"  # by a process of a pool, which may usually start none
+        "    return npuscope.open('job', store='other', jobs=2).steps().height\n"
+        "with multiprocessing.get_context('fork').Pool(1) as pool: print(pool.apply(height))\n"
         "job = npuscope.open('job', store='store', jobs=2)\n"
         "print('rows', job.steps().height)\n"
     )
@@ -202,6 +209,26 @@ def test_a_script_reads_a_profile_without_a_guard(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("rows") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select count(*) from range(100_000) a(i), range(100_000) b(i), range(1000) c(i)"
+        " where (a.i + b.i) % 97 < c.i % 101",
+        "select a.i from range(100_000) a(i), range(100_000) b(i)",
+    ],
+)
+def test_ctrl_c_ends_a_query_and_nothing_else(job: Capture, query: str) -> None:
+    job.sql("select 1 as a")  # its own tables are open
+    began_s = time.monotonic()
+    pressed = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    pressed.start()
+    with pytest.raises(KeyboardInterrupt):
+        job.sql(query)
+    assert time.monotonic() - began_s < 10
+    assert job.sql("select 1 as a").rows() == [(1,)]
 
 
 def test_importing_loads_nothing_heavy() -> None:

@@ -43,6 +43,9 @@ _TELLS_EACH_S = 0.1
 # allocator keeps 7 of a size at hand and looks for every other one: a tenth of reading small ranks.
 _ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=1000"}
 
+# What is set aside while a process starts belongs to all threads: one of them at a time.
+_starting = threading.Lock()
+
 
 @dataclass(frozen=True, slots=True)
 class LostWorker:
@@ -201,10 +204,10 @@ class Processes(Generic[Task, Result]):
                 return worker
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(
-            target=_serve, args=(self._function, theirs, self._advance is not None)
-        )
-        with _without_script(), _allocator_set():
+        with _starting, _without_script(), _allocator_set():
+            process = context.Process(
+                target=_serve, args=(self._function, theirs, self._advance is not None)
+            )
             process.start()
         theirs.close()  # so that its end is noticed
         worker = _Worker(process, ours)
@@ -247,13 +250,15 @@ class Processes(Generic[Task, Result]):
 @contextlib.contextmanager
 def _without_script() -> Iterator[None]:
     """What is started meanwhile does not run the script again that this process runs: it would
-    open the same profile, if the script has no guard against that."""
-    script = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
+    open the same profile, if the script has no guard against that. And it can be started by a
+    process of a pool, which usually may start none: what is ours leaves with that by itself."""
+    script, here = sys.modules["__main__"], multiprocessing.current_process()
+    is_of_pool = here.daemon
+    sys.modules["__main__"], here.daemon = types.ModuleType("__main__"), False
     try:
         yield
     finally:
-        sys.modules["__main__"] = script
+        sys.modules["__main__"], here.daemon = script, is_of_pool
 
 
 @contextlib.contextmanager

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
 import pytest
@@ -47,6 +49,19 @@ def test_what_takes_long_is_left_behind_and_nothing_waits_for_it() -> None:
         assert processes.pending == [3, 9]
         assert dict(processes.map([1])) == {1: 10}  # beside it
         assert processes.pending == [3, 9]
+
+
+@pytest.mark.slow
+def test_threads_that_start_processes_leave_the_script_in_its_place() -> None:
+    script = sys.modules["__main__"]
+
+    def one(number: int) -> dict[int, int | LostWorker]:
+        with opened(1) as (processes, _):
+            return dict(processes.map([1]))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(one, range(4))) == [{1: 10}] * 4
+    assert sys.modules["__main__"] is script
 
 
 @pytest.mark.slow
