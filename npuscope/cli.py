@@ -15,6 +15,7 @@ import threading
 from contextlib import suppress
 from copy import copy
 from io import StringIO, TextIOWrapper
+from pathlib import Path
 from traceback import format_exc
 from types import MethodType
 from typing import Annotated, Any, NoReturn
@@ -166,9 +167,20 @@ def _hear_interrupts() -> list[int]:
     return pressed
 
 
+def _open_streams() -> None:
+    """What was closed before we started leads nowhere: Python has None in its place, and prints
+    messages to stdout; and whatever file is opened next gets its number, with all that libraries
+    print."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))
+            os.set_inheritable(getattr(sys, name).fileno(), True)
+
+
 def main() -> NoReturn:
     """Entry point of the `npuscope` command."""
     current_folder_last()
+    _open_streams()
     # numpy's library for large matrices, which nobody here asks for any, would start a thread for
     # each CPU in this process and in all that it starts: as much work as all else of loading numpy.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from npuscope.console.printable import json_text, printable
-from npuscope.console.waiting import quiet
+from npuscope.console.waiting import quiet, tell
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -60,14 +60,18 @@ def show(renderable: RenderableType, *, to_stderr: bool = False) -> None:
         console = Screen(stderr=to_stderr, width=width)
     with console.capture() as drawn:
         console.print(renderable)
+    # Written here: rich would turn a reader that left into its own exit with 1.
+    text = drawn.get() if console.is_terminal else _FILLED.sub("", drawn.get())
+    if to_stderr:
+        quiet()
+        tell(text)
+        return
     with reader_may_leave():
-        # Written here: rich would turn a reader that left into its own exit with 1.
-        text = drawn.get()
-        console.file.write(text if console.is_terminal else _FILLED.sub("", text))
+        console.file.write(text)
         console.file.flush()
 
 
 def say(message: str) -> None:
     """A message for the user, on stderr."""
     quiet()
-    print(printable(message), file=sys.stderr)
+    tell(printable(message) + "\n")

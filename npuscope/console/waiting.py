@@ -67,6 +67,15 @@ def quiet() -> None:
             _drawn = None
 
 
+def tell(text: str) -> None:
+    """Write to stderr. Where that cannot be, the command goes on and ends as it would have."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:  # its reader left, its disk is full; nor is Python to flush it at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 def _renew() -> None:
     global _since_s, _is_told
     _since_s, _is_told = time.monotonic(), False
@@ -93,8 +102,7 @@ def _tell() -> None:
     _is_told = True
     told = one_line(_doing[-1])
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        sys.stderr.write(f"{told} ...\n")
-        sys.stderr.flush()
+        tell(f"{told} ...\n")
         return
     from rich.text import Text
 

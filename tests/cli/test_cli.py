@@ -388,6 +388,28 @@ def test_a_reader_that_leaves_early_is_no_error(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
+def test_whoever_hears_the_answer_is_told_the_same(own_profile: Path, tmp_path: Path) -> None:
+    """Streams that are closed, full, or that nobody reads change neither code nor answer."""
+    next(own_profile.rglob("kernel_details.csv")).write_text("")
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+    def told(redirection: str, *options: str) -> tuple[int, str, str]:
+        words = [sys.executable, "-m", "npuscope", "steps", str(own_profile), *options]
+        done = subprocess.run(
+            ["bash", "-c", f'"$@" {redirection}', "sh", *words],
+            capture_output=True, text=True, env=environment, timeout=60, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout, done.stderr
+
+    code, out, err = told("", "--json")
+    assert code == 4 and out and "not read" in err
+    for nowhere in ("2>&- <&-", "2>/dev/full", "2> >(true)"):
+        assert told(nowhere, "--json") == (code, out, ""), nowhere
+    code, out, err = told(">&-", "--json")
+    assert (code, out) == (4, "") and "Traceback" not in err
+
+
 _PRESSED_AT_IMPORT = """
 import os, runpy, signal, sys
 class Press:
