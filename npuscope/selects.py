@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
 from npuscope.analysis.views import open_views
+from npuscope.collector.ctrl_c import run_interruptible
 from npuscope.collector.literals import file_literal, sql_literal
 from npuscope.collector.store import store
 from npuscope.collector.store.compact_files import places
@@ -61,11 +63,18 @@ def run_select(con: duckdb.DuckDBPyConnection, sql: str) -> pa.RecordBatchReader
         if len(set(relation.columns)) < len(relation.columns):
             # Rows become dicts and files: it names the second `a` a_1.
             relation = relation.project("*")
-        if hasattr(relation, "to_arrow_reader"):
-            return relation.to_arrow_reader()
-        return relation.fetch_arrow_reader()  # DuckDB 1.4
+        name = "to_arrow_reader" if hasattr(relation, "to_arrow_reader") else "fetch_arrow_reader"
+        reader = run_interruptible(getattr(relation, name), con.interrupt)  # the second: DuckDB 1.4
     except duckdb.Error as error:
         raise UsageError(f"SQL: {error}") from error
+    return pa.RecordBatchReader.from_batches(reader.schema, _batches(con, reader))
+
+
+def _batches(
+    con: duckdb.DuckDBPyConnection, reader: pa.RecordBatchReader
+) -> Iterator[pa.RecordBatch]:
+    while (batch := run_interruptible(lambda: next(reader, None), con.interrupt)) is not None:
+        yield batch
 
 
 def _only_reads(con: duckdb.DuckDBPyConnection, sql: str) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from ..ctrl_c import run_interruptible
 from ..discover.search import Discovery, discover, job_name
 from ..ingest.deadline import over_time
 from ..ingest.read_batch import batch_limit, in_batches
@@ -64,10 +66,19 @@ def _map(
     if in_processes:
         yield from _map_in_processes(function, batches, advance, go_on, workers)
         return
+    is_stopped = threading.Event()
+
+    def advance_until_stopped(n_bytes: int) -> None:
+        if is_stopped.is_set():
+            raise KeyboardInterrupt
+        advance(n_bytes)
+
     for batch in batches:
         if not go_on():
             return
-        yield from function(batch, advance)
+        yield from run_interruptible(
+            partial(function, batch, advance_until_stopped), is_stopped.set
+        )
 
 
 def _map_in_processes(

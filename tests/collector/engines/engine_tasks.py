@@ -47,3 +47,14 @@ def dies_on_two(batch: Sequence[RankTask], advance: Advance) -> list[RankOutcome
     time.sleep(0.05)
     advance(10 * len(batch))
     return reads(batch, advance)
+
+
+def asks_until_it_fails(batch: Sequence[RankTask], advance: Advance) -> list[RankOutcome]:
+    """The engine, one question after the other; whatever it fails of is the rank's."""
+    with closing(store.over(Path(), ())) as con:
+        try:
+            while True:
+                con.execute("select sum(i) from range(30_000_000) _(i)").fetchall()
+                advance(1)
+        except Exception:
+            return reads(batch, advance)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ from npuscope.collector.store.manifest import manifests
 from npuscope.collector.store.sweep import sweep
 from npuscope.errors import UsageError
 from npuscope.profile import Source, spread
-from tests.collector.engines.engine_tasks import dies_on_two, reads, task
+from tests.collector.engines.engine_tasks import asks_until_it_fails, dies_on_two, reads, task
 from tests.collector.store.stores_compared import assert_equal_stores
 from tests.conftest import WriteProfile
 from tests.private_mounts import in_private_mounts
@@ -214,6 +215,21 @@ def test_nothing_starts_once_the_engine_is_told_not_to_go_on(jobs: int, ranks_al
         first.set()
 
     assert len(outcomes) == jobs, "what had begun when the first one ended, and nothing after it"
+
+
+@pytest.mark.slow
+def test_ctrl_c_is_no_damage(ranks_alone: None) -> None:
+    """The engine makes errors of it, which would cost the rank that is being read, and no more."""
+    for _ in range(4):
+        pressed = threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT))
+        pressed.start()
+        with pytest.raises(KeyboardInterrupt):
+            list(
+                local_engine(1).map(
+                    asks_until_it_fails, [task(0)], lambda n_bytes: None, lambda: True
+                )
+            )
+        pressed.join()
 
 
 @given(

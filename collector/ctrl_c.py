@@ -1,0 +1,42 @@
+"""Long work of the engine, while whoever waits for it hears Ctrl-C.
+
+In the main thread the engine makes errors of its own of it, in the middle of whatever it does, or
+does not hear it at all. A rank would be called damaged, and be published without the tables that
+were being filled; a large query would go on. A thread is not disturbed, only told to stop.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+# What does not stop, as when a file system holds it, is left behind.
+_STOPS_WITHIN_S = 5.0
+_LISTENS_EACH_S = 0.2
+
+
+def run_interruptible(work: Callable[[], Result], stop: Callable[[], object]) -> Result:
+    """What the work returns or raises, done by a thread. Ctrl-C calls `stop`, and raises
+    KeyboardInterrupt when the work has ended."""
+    done: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        # Ctrl-C may wake another thread than this one, which then looks for it by itself.
+        while not wait([done], _LISTENS_EACH_S).done:
+            pass
+    except KeyboardInterrupt:
+        stop()
+        wait([done], _STOPS_WITHIN_S)
+        raise
+    return done.result()
