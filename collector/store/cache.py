@@ -43,7 +43,7 @@ class CachedStore:
 
 def store_of(path: Path) -> Path:
     """The store that belongs to a profile path, made or not."""
-    real = os.fsencode(path.resolve())
+    real = os.fsencode(os.path.realpath(path))  # also of links in a circle, which lead nowhere
     return cache_folder() / hashlib.sha256(real).hexdigest()[:16]
 
 

@@ -21,6 +21,8 @@ class Screen(Console):
 
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
         super().__init__(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+        if not self.width:  # COLUMNS=0, of a terminal that does not know its own: nothing would fit
+            self.width = 80
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Texts of cells, headings and captions."""

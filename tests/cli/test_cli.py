@@ -90,7 +90,9 @@ def test_a_second_call_reads_nothing_again(run_apart: Run, profile: Path, tmp_pa
     assert {p: p.stat().st_ino for p in manifests} == manifests
 
 
-def test_report_says_the_main_things(run: Run, profile: Path) -> None:
+def test_report_says_the_main_things(
+    run: Run, profile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outcome = run("report", profile)
     facts = {line.split()[0] for line in outcome.out.splitlines()[1:7] if line.strip()}
     assert "wall" in facts and "window" not in facts  # of the profiling sessions
@@ -98,6 +100,8 @@ def test_report_says_the_main_things(run: Run, profile: Path) -> None:
     assert outcome.code == 0
     for words in ("Where each step goes", "Top kernels by type", "MatMulV3", "To know it:"):
         assert words in outcome.out
+    monkeypatch.setenv("COLUMNS", "0")  # of a terminal that does not know its width
+    assert "MatMulV3" in run("kernels", profile).out
 
 
 def test_report_as_json_has_every_section(run: Run, profile: Path) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import npuscope
 from npuscope.collector.store import store
 from npuscope.collector.store.manifest import manifests
+from npuscope.errors import TraceNotFound
 from tests.conftest import WriteProfile
 from tests.prove.hardening.captures import write_small
 from tests.prove.hardening.cases import Told, run_ingest
@@ -107,7 +109,9 @@ def test_names_inside_files_lead_nowhere(tmp_path: Path, write_profile: WritePro
 
 
 @pytest.mark.slow
-def test_links_in_circles(tmp_path: Path, write_profile: WriteProfile) -> None:
+def test_links_in_circles(
+    tmp_path: Path, write_profile: WriteProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = tmp_path / "source"
     one = write_profile(source / "a" / "x_ascend_pt", 0)
     two = write_profile(source / "b" / "y_ascend_pt", 1)
@@ -119,6 +123,11 @@ def test_links_in_circles(tmp_path: Path, write_profile: WriteProfile) -> None:
     (two / "ASCEND_PROFILER_OUTPUT" / "home").symlink_to(source)
     told = run_ingest(source, tmp_path / "work")
     assert (told.code, ranks_read(told)) == (0, [0, 1])
+
+    # The circle itself is no profile, also where its store would be in the cache.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(TraceNotFound, match="no such file or folder"):
+        npuscope.open(source / "self")
 
     # A file that is needed, though, is missed.
     (two / "ASCEND_PROFILER_OUTPUT" / "trace_view.json").symlink_to("trace_view.json")
