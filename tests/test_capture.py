@@ -212,6 +212,16 @@ def test_a_script_reads_a_profile_without_a_guard(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_findings_where_a_rank_of_a_group_of_experts_is_missing(tmp_path: Path) -> None:
+    """What the most loaded device has of the mean is unknown then."""
+    sample = REPOSITORY / "sample_traces" / "moe_8_ranks"
+    output_of("ingest", sample, "--store", tmp_path / "store", "--ranks", "0-2,4-7")
+    with npuscope.open(tmp_path / "store") as some:
+        told = some.findings().filter(finding="expert_imbalance")["statement"].item()
+    assert re.search(r"costs \d+\.\d{3} ms per step \(.* of it\); most in layer \d\.$", told), told
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "query",
     [

@@ -69,17 +69,22 @@ def expert_imbalance(seen: Material) -> Iterator[Finding]:
     where = Message("all layers together")
     if worst["layer"] is not None:
         where = Message("layer {layer}", layer=worst["layer"])
+    most = Message("most in {where}", where=where)
+    if (over := worst["device_max_over_mean"]) is not None:  # a rank of its group may be missing
+        most = Message(
+            "most in {where}, whose most loaded device has {over} times the mean",
+            where=where,
+            over=f"{over:.2f}",
+        )
     is_planned = experts.item == "expert" and experts.devices_count is not None
     yield stated(
         seen,
         "expert_imbalance",
         Message(
-            "Expert load is imbalanced, which costs {cost} ms per step ({share} of it); most in"
-            " {where}, whose most loaded device has {over} times the mean.",
+            "Expert load is imbalanced, which costs {cost} ms per step ({share} of it); {most}.",
             cost=ms(stake_ns),
             share=percent(share(stake_ns, seen)),
-            where=where,
-            over=f"{worst['device_max_over_mean']:.2f}",
+            most=most,
         ),
         stake_ns,
         "estimated",
