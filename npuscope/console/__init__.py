@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -58,6 +59,8 @@ def show(renderable: RenderableType, *, to_stderr: bool = False) -> None:
         # Into a file or pipe there is no width to keep to, and paths in messages stay whole.
         width = 4000 if to_stderr else max(160, console.width)
         console = Screen(stderr=to_stderr, width=width)
+    if to_stderr and not console.is_terminal:
+        console.file = StringIO()  # while it captures rich writes to its file, too
     with console.capture() as drawn:
         console.print(renderable)
     # Written here: rich would turn a reader that left into its own exit with 1.
