@@ -13,7 +13,7 @@ import polars as pl
 from npuscope.messages import Message
 
 from ..pipeline.tries_notes import work_note
-from ..wording import ms, percent
+from ..wording import ms, numbers, percent
 from .capture_changes import changed
 from .captures import CaptureJob, Other, Ratios, replay, replay_notes
 from .changes import Change, parse_change
@@ -257,17 +257,13 @@ def _long_steps(job: CaptureJob) -> list[str]:
     is_long = (lengths > _LONG * median) & (lengths > median + _LONG_DISTANCES * distance)
     if len(lengths) < _LEAST_STEPS or not is_long.any():
         return []
-    steps = [step for step, one in zip(job.ops.steps, usual.tolist(), strict=True) if one]
-    told = [
-        f"{step}: {ms(ns)} ms"
-        for step, ns, one in zip(steps, lengths.tolist(), is_long.tolist(), strict=True)
-        if one
-    ]
     return [
         Message(
-            "the mean holds long steps ({steps}; usually {usual} ms), as all means do: without them"
-            " {without} ms were measured, of which a gain is a larger share",
-            steps=", ".join(told), usual=ms(median), without=ms(float(lengths[~is_long].mean())),
+            "the mean holds long steps ({steps}: up to {longest} ms, usually {usual} ms), as all"
+            " means do: without them {without} ms were measured, of which a gain is a larger share",
+            steps=numbers(np.array(job.ops.steps)[usual][is_long].tolist()),
+            longest=ms(float(lengths.max())), usual=ms(median),
+            without=ms(float(lengths[~is_long].mean())),
         )
     ]  # fmt: skip
 
