@@ -2,12 +2,12 @@
 
 A trial is a piece of work that n ranks did alike; its outcome is who took longest (of five ranks
 and more also: which few of them, so that several culprits do not hide each other). If all are
-equal, each of them is it with probability 1/n, whatever the law of the durations (exchangeability). Over m
-trials, being it at least k times has the binomial tail P(X >= k), X ~ B(m, 1/n): the exact sign
-test (for n = 2 the classical one; Conover, Practical Nonparametric Statistics, 3.4). It needs no
-spread to be estimated, so it works with two or three ranks. As every rank is tested, the p-values
-are corrected by Holm's step-down method (Scandinavian Journal of Statistics 6, 1979), which holds
-whatever the dependence between ranks.
+equal, each of them is it with probability 1/n, whatever the law of the durations (exchangeability).
+Over m trials, being it at least k times has the binomial tail P(X >= k), X ~ B(m, 1/n): the exact
+sign test (for n = 2 the classical one; Conover, Practical Nonparametric Statistics, 3.4). It needs
+no spread to be estimated, so it works with two or three ranks. As every rank is tested, the
+p-values are corrected by Holm's step-down method (Scandinavian Journal of Statistics 6, 1979),
+which holds whatever the dependence between ranks.
 
 What ranks took themselves between communication operations, compared with their peers.
 
