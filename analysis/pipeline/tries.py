@@ -153,10 +153,8 @@ def ready_in(
     seen = model_parts.looks(pipeline.ops, passes, order.routes[0])
     parts = model_parts.parts(pipeline.ops, seen, found.places)
     weights = model_parts.weight_shares(pipeline.ops, seen, found.places)
-    ratio, least = pair_ratios(pipeline.ops, model_parts.spans_of(seen, found.places)) or (
-        None,
-        None,
-    )
+    pairs = pair_ratios(pipeline.ops, model_parts.spans_of(seen, found.places))
+    ratio, least = pairs or (None, None)
     facts = Facts(
         parts,
         weights,
