@@ -116,7 +116,7 @@ def turns(ops: Operations, spans: Spans, kinds: Sequence[str]) -> Turns:
     meeting = np.searchsorted(np.unique(ops.instance[place]), ops.instance[place])
     last = np.zeros(int(meeting.max(initial=-1)) + 1, np.int64)
     np.maximum.at(last, meeting, start)
-    stop = np.array([_stops(ops, *both) for both in zip(its[:, 0], place, strict=True)])
+    stop = np.array([_stops(ops, *own) for own in zip(its[:, 0], its[:, 1], place, strict=True)])
     is_awaited = (stop < end).any(axis=0)
     start, end, stop, meeting = (one[:, is_awaited] for one in (start, end, stop, meeting))
     work = np.maximum(np.hstack([stop, its[:, 2:]]) - np.hstack([its[:, 1:2], end]), 0)
@@ -125,18 +125,23 @@ def turns(ops: Operations, spans: Spans, kinds: Sequence[str]) -> Turns:
 
 def _meetings(ops: Operations, kinds: Sequence[int], rank: int, begin: int, until: int) -> Integers:
     """Communication of a rank that its pass can wait for, in order."""
-    at = np.arange(*np.searchsorted(ops.rank, (rank, rank + 1)))
+    at = _begun(ops, rank, begin, until)
     its = ops.is_communication[at] & np.isin(ops.kind[at], kinds)
-    its &= (ops.start[at] >= begin) & (ops.start[at] + ops.dur[at] <= until)
-    return at[its]
+    return at[its & (ops.start[at] + ops.dur[at] <= until)]
 
 
-def _stops(ops: Operations, rank: int, place: Integers) -> Integers:
-    """Since when a rank computes nothing until each of these ends."""
-    at = np.arange(*np.searchsorted(ops.rank, (rank, rank + 1)))
-    at = at[ops.is_kernel[at]]
+def _stops(ops: Operations, rank: int, begin: int, place: Integers) -> Integers:
+    """Since when a rank computes nothing of its pass until each of these ends."""
     start, end = ops.start[place], ops.start[place] + ops.dur[place]
-    ends = np.maximum.accumulate(ops.start[at] + ops.dur[at])
-    before = np.searchsorted(ops.start[at], end)  # kernels that begin until then
-    found: Integers = np.clip(ends[np.maximum(before - 1, 0)], start, end)
+    at = _begun(ops, rank, begin, int(end.max(initial=begin)))
+    at = at[ops.is_kernel[at]]
+    ends = np.maximum.accumulate(np.append(begin, ops.start[at] + ops.dur[at]))
+    found: Integers = np.clip(ends[np.searchsorted(ops.start[at], end)], start, end)
+    return found
+
+
+def _begun(ops: Operations, rank: int, begin: int, until: int) -> Integers:
+    """What of a rank begins within."""
+    low, high = np.searchsorted(ops.rank, (rank, rank + 1))
+    found: Integers = low + np.arange(*np.searchsorted(ops.start[low:high], (begin, until)))
     return found
