@@ -23,6 +23,7 @@ from .store.folder_handles import handle
 # No profiler's description and no manifest comes near; a list of all ranks' manifests may.
 SMALL_BYTES = 16 << 20
 LIST_BYTES = 256 << 20
+_PART_BYTES = 1 << 20
 
 Content = TypeVar("Content")
 
@@ -62,9 +63,12 @@ def read_small(
     """A small file's content; of a folder by its handle `at`. Raises OSError where it is none."""
     with open_regular(path, follow_links=follow_links, at=at) as file:
         if os.fstat(file.fileno()).st_size <= most_bytes:
-            content = file.read(most_bytes + 1)
+            # By parts: asked for all at once, Python takes as much memory as there may be.
+            content = bytearray()
+            while len(content) <= most_bytes and (part := file.read(_PART_BYTES)):
+                content += part
             if len(content) <= most_bytes:
-                return content
+                return bytes(content)
     why = f"larger than {most_bytes >> 20} MiB, which no such file is"
     raise OSError(errno.EFBIG, why, str(path))
 
@@ -83,7 +87,7 @@ def crc32_of(path: Path) -> int:
     """The CRC-32 of a file of any size. Raises OSError."""
     found = 0
     with path.open("rb") as file:
-        while part := file.read(1 << 20):
+        while part := file.read(_PART_BYTES):
             found = zlib.crc32(part, found)
     return found
 

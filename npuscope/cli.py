@@ -207,6 +207,9 @@ def main() -> NoReturn:
     except BrokenPipeError:
         with suppress(typer.Exit), reader_may_leave():
             raise
+    except MemoryError:
+        say("npuscope: no more memory is to be had here: see `ulimit -v` and the container's limit")
+        sys.exit(3)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         say(f"npuscope: {where}{error.strerror or error}")

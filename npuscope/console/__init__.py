@@ -48,6 +48,9 @@ def reader_may_leave() -> Iterator[None]:
         # Whatever Python still wants to flush at exit goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
+    except OSError as error:  # a full disk, which does not say of what
+        error.filename = error.filename or "stdout"
+        raise
 
 
 def show(renderable: RenderableType, *, to_stderr: bool = False) -> None:
@@ -61,7 +64,7 @@ def show(renderable: RenderableType, *, to_stderr: bool = False) -> None:
         console = Screen(stderr=to_stderr, width=width)
     if to_stderr and not console.is_terminal:
         console.file = StringIO()  # while it captures rich writes to its file, too
-    with console.capture() as drawn:
+    with contextlib.nullcontext() if to_stderr else reader_may_leave(), console.capture() as drawn:
         console.print(renderable)
     # Written here: rich would turn a reader that left into its own exit with 1.
     text = drawn.get() if console.is_terminal else _FILLED.sub("", drawn.get())

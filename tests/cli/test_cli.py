@@ -392,6 +392,15 @@ def test_a_reader_that_leaves_early_is_no_error(
     assert "Traceback" not in done.stderr
 
 
+_NO_MEMORY = """
+import npuscope.profile, npuscope.cli
+def located(source):
+    bytes(1 << 60)
+npuscope.profile.located = located
+npuscope.cli.main()
+"""
+
+
 @pytest.mark.slow
 def test_whoever_hears_the_answer_is_told_the_same(own_profile: Path, tmp_path: Path) -> None:
     """Streams that are closed, full, or that nobody reads change neither code nor answer."""
@@ -412,6 +421,14 @@ def test_whoever_hears_the_answer_is_told_the_same(own_profile: Path, tmp_path: 
         assert told(nowhere, "--json") == (code, out, ""), nowhere
     code, out, err = told(">&-", "--json")
     assert (code, out) == (4, "") and "Traceback" not in err
+    for options in ((), ("--json",)):
+        code, _, err = told(">/dev/full", *options)
+        assert code == 3 and "npuscope: stdout: No space left on device" in err
+    small = [sys.executable, "-c", _NO_MEMORY, "steps", str(own_profile)]
+    done = subprocess.run(
+        small, capture_output=True, text=True, env=environment, timeout=60, check=False
+    )
+    assert done.returncode == 3 and done.stderr.startswith("npuscope: no more memory")
 
 
 _PRESSED_AT_IMPORT = """

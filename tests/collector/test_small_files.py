@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from npuscope.collector.readers.expert_load.load_files import CONFIG
 from npuscope.collector.readers.expert_load.mindie_dump import _config
 from npuscope.collector.readers.metadata.profiler_info import read_info
 from npuscope.collector.readers.metadata.profiler_metadata import read_metadata
-from npuscope.collector.small_files import SMALL_BYTES, read_own, read_small
+from npuscope.collector.small_files import LIST_BYTES, SMALL_BYTES, read_own, read_small
 from npuscope.collector.store import retention
 from npuscope.collector.store.cache import cached_stores
 from npuscope.collector.store.compact_files import COMPACTED, Compacted, read_compacted
@@ -155,6 +156,13 @@ def test_the_largest_small_file_is_read_and_one_byte_more_is_not(tmp_path: Path)
         file.write(b"\0")
     with pytest.raises(OSError, match="larger than 16 MiB"):
         read_small(path)
+
+    path.write_bytes(b"{}")  # takes no more memory where more is allowed
+    tracemalloc.start()
+    assert read_small(path, most_bytes=LIST_BYTES) == b"{}"
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 4 << 20
 
 
 def test_a_rank_with_a_pipe_for_its_description_is_read(tmp_path: Path) -> None:
