@@ -382,6 +382,9 @@ class Capture:
                 pl.exceptions.PolarsError,
             ) as error:  # as intervals, which no frame has
                 raise UsageError(f"SQL: {error}") from error
+            except KeyboardInterrupt:
+                self._locked = None  # its open result, which a traceback may hold, takes no query
+                raise
             return found if isinstance(found, pl.DataFrame) else found.to_frame()
 
     def figure(self, name: str, *, lang: str = "en") -> go.Figure:
