@@ -30,13 +30,15 @@ def run_interruptible(work: Callable[[], Result], stop: Callable[[], object]) ->
         except BaseException as error:
             done.set_exception(error)
 
-    threading.Thread(target=run, daemon=True).start()
     try:
+        threading.Thread(target=run, daemon=True).start()
         # Ctrl-C may wake another thread than this one, which then looks for it by itself.
         while not wait([done], _LISTENS_EACH_S).done:
             pass
     except KeyboardInterrupt:
-        stop()
-        wait([done], _STOPS_WITHIN_S)
+        for _ in range(round(_STOPS_WITHIN_S / _LISTENS_EACH_S)):
+            stop()  # again: what had not begun did not hear it
+            if wait([done], _LISTENS_EACH_S).done:
+                break
         raise
     return done.result()
