@@ -179,7 +179,7 @@ def layers_of(
     layer = _layer(words)
     return [
         (
-            *_told(words[place], layer),
+            *_parts_in(words[place], layer),
             [
                 one
                 for one in seen
@@ -190,7 +190,7 @@ def layers_of(
     ]
 
 
-def _told(word: NDArray[np.int32], layer: bytes) -> tuple[list[int], list[bool]]:
+def _parts_in(word: NDArray[np.int32], layer: bytes) -> tuple[list[int], list[bool]]:
     """Where parts begin and which are layers: those of others, or where it has none, as one stage
     alone may run forwards again, what repeats in it."""
     found = _occurrences(word, layer)
