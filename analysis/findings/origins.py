@@ -21,16 +21,20 @@ _LAUNCHED = """
         select run, capture, rank, connection_id, dur_ns from kernels
         {where} and is_compute and coalesce(type, name) in (select unnest(?)) and dur_ns > 0
     ),
+    _calls as (  -- one of a graph launches many kernels, each with a row of its own
+        select distinct run, capture, rank, connection_id, operator_name, operator_thread_id,
+            operator_start_ns
+        from launches where target = 'kernel'
+    ),
     _launched as (
         select l.operator_name, k.dur_ns, h.module, string_split(h.call_stack, e'\\n') as frames
         from _kernels as k
-        join launches as l on l.run = k.run and l.capture = k.capture and l.rank = k.rank
+        join _calls as l on l.run = k.run and l.capture = k.capture and l.rank = k.rank
             and l.connection_id = k.connection_id
         left join (select * from host_ops where module is not null or call_stack is not null) as h
             on h.run = k.run and h.capture = k.capture and h.rank = k.rank
             and h.name = l.operator_name and h.thread_id is not distinct from l.operator_thread_id
             and h.start_ns = l.operator_start_ns
-        where l.target = 'kernel'
     ),
     _placed as (
         select operator_name, dur_ns,

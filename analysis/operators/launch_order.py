@@ -75,10 +75,14 @@ _KERNELS = """
         and dur_ns > 0 and start_ns is not null and type is not null
     order by stream_id, start_ns"""
 _COMPILED = """
+    with _calls as (  -- a call that launches several kernels has a row for each
+        select distinct operator_name, api_thread_id, api_start_ns, api_end_ns
+        from launches as l join kernels as k using (run, capture, rank, connection_id)
+        where run = ? and capture = ? and rank = ? and k.step is not distinct from ?
+            and l.api_name ilike '%compile%'
+    )
     select operator_name, count(*) as count, sum(api_end_ns - api_start_ns)::double as host_ns
-    from launches as l join kernels as k using (run, capture, rank, connection_id)
-    where run = ? and capture = ? and rank = ? and k.step is not distinct from ?
-        and l.api_name ilike '%compile%'
+    from _calls
     group by all order by host_ns desc nulls last"""
 _ASKED = """
     select connection_id, any_value(operator_name) as asked_by from launches

@@ -289,6 +289,16 @@ def test_a_finding_names_the_operator_and_the_line_that_launch_its_kernels() -> 
     )
     assert moved().endswith(f" aten::zero_ launches 100.0 % of it, at train.py(42): step.{ended}")
     con.execute("delete from host_ops")
+    # A call that launches several kernels has a row for each; its time counts once.
+    con.execute(
+        "update launches set operator_name = 'aten::fill_'"
+        " where operator_name = 'aten::zero_' and rank = 0"
+    )
+    once = moved()
+    assert " aten::zero_ launches 100.0 %" not in once
+    more = "insert into launches from launches where operator_name = 'aten::fill_'"
+    con.execute(";".join([more] * 4))
+    assert moved() == once
 
 
 @pytest.mark.slow

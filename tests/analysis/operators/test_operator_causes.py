@@ -178,7 +178,9 @@ def test_compilations_and_modes_have_no_headroom_but_a_reason() -> None:
     compiled = {"connection_id": "0", "api_name": "aclopCompileAndExecute", "target": "kernel",
                 "operator_name": "aten::topk", "api_start_ns": 0, "api_end_ns": 9_000}  # fmt: skip
     modes = json.dumps({"ASCEND_LAUNCH_BLOCKING": "1", "TASK_QUEUE_ENABLE": "2"})
-    found = causes(wise("TopKV2", 64, 5_000), launches=(compiled,), environment=modes)
+    # One call: it has a row for each kernel that it launches.
+    launches = (compiled, {**compiled, "device_start_ns": 500})
+    found = causes(wise("TopKV2", 64, 5_000), launches=launches, environment=modes)
     assert found["dynamic"]["headroom_ns"] is None
     assert found["dynamic"]["headroom_high_ns"] == 9_000 and found["dynamic"]["reason"]
     assert [row["evidence"] for row in found["mode"]["rows"]] == ["ASCEND_LAUNCH_BLOCKING=1"]
