@@ -7,9 +7,11 @@ were being filled; a large query would go on. A thread is not disturbed, only to
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -22,6 +24,8 @@ _LISTENS_EACH_S = 0.2
 def run_interruptible(work: Callable[[], Result], stop: Callable[[], object]) -> Result:
     """What the work returns or raises, done by a thread. Ctrl-C calls `stop`, and raises
     KeyboardInterrupt when the work has ended."""
+    from concurrent.futures import Future, wait  # not for every start of a command
+
     done: Future[Result] = Future()
 
     def run() -> None:
@@ -42,3 +46,31 @@ def run_interruptible(work: Callable[[], Result], stop: Callable[[], object]) ->
                 break
         raise
     return done.result()
+
+
+@contextlib.contextmanager
+def hear_ctrl_c() -> Iterator[None]:
+    """What Ctrl-C raises, a KeyboardInterrupt unless the caller says otherwise, leaves the body as
+    such, and not as the error that an engine made of it."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    heard: list[BaseException] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        try:
+            handler(number, frame)
+        except BaseException as raised:
+            heard.append(raised)
+            raise
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except Exception:
+        if heard:
+            raise heard[0] from None
+        raise
+    finally:
+        signal.signal(signal.SIGINT, handler)

@@ -17,6 +17,7 @@ from npuscope.arguments import (
     model_use,
     path_of,
 )
+from npuscope.collector.ctrl_c import hear_ctrl_c
 from npuscope.errors import StoreError, TraceNotFound, UsageError
 
 if TYPE_CHECKING:
@@ -63,19 +64,16 @@ class Capture:
         kept_in = None if store is None else path_of("store", store)
         source = Source(path_of("path", path), kept_in, run, jobs)
         self._is_closed = False
-        self._open = contextlib.ExitStack()
-        self._data = self._open.enter_context(
-            opened(source, is_command=False, scope=Scope(run, capture))
-        )
         self._asking = threading.RLock()  # a connection answers one question at a time
         self._is_across = False
         self._locked: duckdb.DuckDBPyConnection | None = None
-        self._chosen = Scope(self._data.result.run if self._data.result else run, capture)
-        try:
+        with hear_ctrl_c(), contextlib.ExitStack() as opening:
+            self._data = opening.enter_context(
+                opened(source, is_command=False, scope=Scope(run, capture))
+            )
+            self._chosen = Scope(self._data.result.run if self._data.result else run, capture)
             self._require()
-        except BaseException:
-            self._open.close()
-            raise
+            self._open = opening.pop_all()
 
     @property
     def path(self) -> Path:
@@ -420,7 +418,7 @@ class Capture:
         cannot go on."""
         import duckdb
 
-        with self._asking:
+        with self._asking, hear_ctrl_c():
             self._require_open()
             try:
                 yield

@@ -25,6 +25,7 @@ from typer.core import TyperGroup
 from typer.models import CommandInfo
 
 from npuscope import __version__
+from npuscope.collector.ctrl_c import hear_ctrl_c
 from npuscope.commands.explain import (
     comm,
     health,
@@ -152,19 +153,11 @@ def _name(command: CommandInfo) -> str:
     return command.name or (function.__name__.replace("_", "-") if function else "")
 
 
-def _hear_interrupts() -> list[int]:
-    """From here on Ctrl-C raises KeyboardInterrupt and stands in the list: engines make errors of
-    their own of it."""
-    pressed: list[int] = []
-
-    def interrupt(number: int, frame: object) -> None:
-        pressed.append(number)
-        raise KeyboardInterrupt
-
+def _let_ctrl_c_raise() -> None:
+    """Ctrl-C, which ended the process while modules were loaded, raises KeyboardInterrupt."""
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and callable(signal.getsignal(signal.SIGINT)):
-        signal.signal(signal.SIGINT, interrupt)
-    return pressed
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _open_streams() -> None:
@@ -187,15 +180,10 @@ def main() -> NoReturn:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # what its encoding lacks; stderr does so itself
     code = 0
-    pressed = _hear_interrupts()
+    _let_ctrl_c_raise()
     try:
-        with waiting("working"):
-            try:
-                code = _with_asked_only("".join(sys.argv[1:2]))(standalone_mode=False) or 0
-            except Exception:
-                if pressed:
-                    raise KeyboardInterrupt from None
-                raise
+        with hear_ctrl_c(), waiting("working"):
+            code = _with_asked_only("".join(sys.argv[1:2]))(standalone_mode=False) or 0
     except KeyboardInterrupt:
         sys.exit(130)
     except NpuscopeError as error:

@@ -21,6 +21,7 @@ import pytest
 import npuscope
 from npuscope.analysis import query
 from npuscope.capture import Capture
+from npuscope.collector.store import store
 from npuscope.errors import TraceNotFound, UsageError
 from npuscope.sample_traces.generate import small, write_job
 from tests.cli.command import output_of, rows_of
@@ -242,6 +243,27 @@ def test_ctrl_c_ends_a_query_and_nothing_else(job: Capture, query: str) -> None:
         kept.append(held)
         assert time.monotonic() - began_s < 10
         assert job.sql("select 1 as a").rows() == [(1,)]
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_the_engine_is_no_error_of_the_engine(job: Capture) -> None:
+    main, whole = threading.main_thread().ident, job.findings()
+
+    def press() -> None:
+        while True:
+            frame = sys._current_frames()[main or 0]
+            while frame.f_back and frame.f_code is not store.frame.__code__:
+                frame = frame.f_back
+            if frame.f_back:
+                return os.kill(os.getpid(), signal.SIGINT)
+
+    for _ in range(8):
+        pressed = threading.Timer(0.1, press)
+        pressed.daemon = True
+        with pytest.raises(KeyboardInterrupt):
+            pressed.start()
+            job.findings()
+    assert job.findings().equals(whole)
 
 
 def test_importing_loads_nothing_heavy() -> None:
