@@ -8,7 +8,7 @@ from pathlib import Path
 
 import duckdb
 
-from npuscope.errors import NpuscopeError
+from npuscope.errors import NpuscopeError, is_out_of_memory
 
 from .store.space import is_out_of_space
 
@@ -29,7 +29,7 @@ def error_line(error: Exception, store: str = "") -> str:
         return f"{path}: {error.strerror}: check its permissions"
     if isinstance(error, RecursionError):
         return "nested more deeply than can be read"
-    if isinstance(error, MemoryError):
+    if is_out_of_memory(error):
         return "exceeds the available memory"
     text = str(error).strip() or type(error).__name__
     if isinstance(error, NpuscopeError):

@@ -45,7 +45,7 @@ from npuscope.commands.start import compare, dashboard, doctor, gate, report
 from npuscope.commands.store import bundle, export, stores, watch
 from npuscope.console import reader_may_leave, say
 from npuscope.console.waiting import waiting
-from npuscope.errors import NpuscopeError, UsageError
+from npuscope.errors import NpuscopeError, UsageError, is_out_of_memory
 from npuscope.import_path import current_folder_last
 
 _PLAIN: dict[str, Any] = {
@@ -195,19 +195,20 @@ def main() -> NoReturn:
     except BrokenPipeError:
         with suppress(typer.Exit), reader_may_leave():
             raise
-    except MemoryError:
-        say("npuscope: no more memory is to be had here: see `ulimit -v` and the container's limit")
-        sys.exit(3)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         say(f"npuscope: {where}{error.strerror or error}")
         sys.exit(3)
     except Exception as error:
         if isinstance(show := getattr(error, "show", None), MethodType):  # as typer tells of usage
-            told = StringIO()
-            show(file=told)
-            say(told.getvalue().rstrip())
+            usage = StringIO()
+            show(file=usage)
+            say(usage.getvalue().rstrip())
             sys.exit(getattr(error, "exit_code", 2))
+        if is_out_of_memory(error):
+            told = f" ({error})" if str(error) else ""
+            say(f"npuscope: no more memory: see `ulimit -v` and the container's limit{told}")
+            sys.exit(3)
         if not type(error).__module__.startswith(("duckdb", "_duckdb")):
             say(format_exc().rstrip())  # a bug: its traceback is what we need
             sys.exit(1)

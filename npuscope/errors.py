@@ -10,6 +10,8 @@
 A message says what, where, and what to do next. Libraries raise; only `npuscope.cli` prints.
 """
 
+import resource
+
 
 class NpuscopeError(Exception):
     """Base of every error npuscope raises on purpose."""
@@ -46,3 +48,14 @@ class CannotAnswer(NpuscopeError):
 
 class UsageError(NpuscopeError):
     """Arguments that contradict each other or name nothing that exists."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there was no memory for more.
+
+    A library for whose parts `ulimit -v` leaves no room passes over them, and asks for them later.
+    """
+    if isinstance(error, MemoryError) or "can't start new thread" in str(error):
+        return True
+    is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    return is_limited and isinstance(error, (ImportError, NameError))

@@ -27,7 +27,7 @@ from npuscope.collector.store.manifest import (
     odd_places,
 )
 from npuscope.console.waiting import reading, waiting
-from npuscope.errors import StoreError, UsageError
+from npuscope.errors import StoreError, TraceNotFound, UsageError
 from npuscope.messages import Message, joined
 
 if TYPE_CHECKING:
@@ -116,9 +116,17 @@ def opened(source: Source, *, is_command: bool = True, scope: Scope = ALL) -> It
 
 def located(source: Source) -> Source:
     """The source, with stores in object storage as their mirrors on this machine. Raises
-    StoreError, also where a URL is no store."""
+    StoreError, also where a URL is no store, and TraceNotFound where the current folder is gone."""
     store_path = None if source.store is None else mirror.local(source.store)
-    return replace(source, path=read_from(source.path), store=store_path)
+    here = replace(source, path=read_from(source.path), store=store_path)
+    for path in (here.path, here.store):
+        try:
+            (path or Path("/")).absolute()
+        except FileNotFoundError:
+            raise TraceNotFound(
+                f"{path}: the current folder was removed: change to one that is there"
+            ) from None
+    return here
 
 
 def place_of(path: Path) -> str:

@@ -24,7 +24,7 @@ from .. import schema
 from ..literals import sql_literal
 from ..quiet_duckdb import open_duckdb
 from ..small_files import open_regular
-from .folder_handles import cache_folder, make_private, staging_name, sweep_staging
+from .folder_handles import ELSEWHERE, cache_folder, make_private, staging_name, sweep_staging
 from .manifest import BUNDLE_HEAD
 
 _BEGIN = b'<script type="application/zip" id="npuscope-tables">'
@@ -135,7 +135,7 @@ def _unpacked(path: Path, _: int, size: int) -> Path:
         raise StoreError(f"{path}: its tables are damaged: {error}") from error
     except OSError as error:
         told = f"{path}: its tables cannot be unpacked below {folder} ({error.strerror or error})"
-        raise StoreError(told) from error
+        raise StoreError(f"{told}: {ELSEWHERE}") from error
     with suppress(OSError):  # another process may be at it
         kept = sorted(folder.glob("*.duckdb"), key=lambda one: -one.stat().st_mtime)
         for old in kept[_KEPT_BUNDLES:]:

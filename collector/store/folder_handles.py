@@ -33,6 +33,8 @@ GRACE_S = 86_400
 _STAGING = re.compile(r"\.tmp-(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]{12}(\..*)?")
 # Linux gives the process numbers of a host outside of containers this name.
 _HOST_NUMBERS = "4026531836"
+# What to do about a cache that cannot be written.
+ELSEWHERE = "set XDG_CACHE_HOME to a folder where you may write"
 
 
 def cache_folder() -> Path:

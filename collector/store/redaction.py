@@ -16,9 +16,11 @@ from pathlib import Path
 
 import duckdb
 
+from npuscope.errors import StoreError
+
 from ..groups import parallel_kind
 from ..quiet_duckdb import open_duckdb
-from .folder_handles import make_private
+from .folder_handles import ELSEWHERE, make_private
 from .manifest import write_atomically
 
 KEY_FILE = "npuscope-redaction-key"
@@ -77,7 +79,7 @@ def _redact(con: duckdb.DuckDBPyConnection, key: bytes) -> int:
 
 
 def own_key(folder: Path) -> bytes:
-    """The key of this user's pseudonyms, made when it is first needed."""
+    """The key of this user's pseudonyms, made when it is first needed. Raises StoreError."""
     file = folder / KEY_FILE
     try:
         found = bytes.fromhex(file.read_text(encoding="ascii"))
@@ -86,9 +88,13 @@ def own_key(folder: Path) -> bytes:
     if len(found) >= 16:
         return found
     made = secrets.token_bytes(32)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    make_private(folder)
-    write_atomically(file, made.hex().encode())
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
+        write_atomically(file, made.hex().encode())
+    except OSError as error:
+        told = f"{file}: the key of your pseudonyms cannot be kept here ({error.strerror or error})"
+        raise StoreError(f"{told}: {ELSEWHERE}") from error
     return made
 
 

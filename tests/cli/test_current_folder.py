@@ -74,6 +74,22 @@ def test_an_empty_entry_of_the_path(folder: Path, profile: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_current_folder_that_was_removed(folder: Path, profile: Path) -> None:
+    script, gone = script_in(folder.parent / "bin"), folder.parent / "gone"
+    for arguments, code in ((["steps", "profile"], 3), (["steps", str(profile)], 0)):
+        gone.mkdir()
+        removed = f'rmdir "{gone}" && exec "$@"'
+        done = subprocess.run(
+            ["sh", "-c", removed, "sh", sys.executable, str(script), *arguments],
+            cwd=gone, capture_output=True, text=True, timeout=60,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY),
+                 "XDG_CACHE_HOME": str(folder.parent / "cache")},
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        assert ("profile: the current folder was removed" in done.stderr) == (code == 3)
+
+
+@pytest.mark.slow
 def test_started_as_a_module(folder: Path, profile: Path) -> None:
     (folder / "npuscope").rename(folder / "other")  # which Python itself would prefer
     command = [sys.executable, "-m", "npuscope", "steps", str(profile)]

@@ -131,7 +131,8 @@ def test_a_bundle_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         tracemalloc.stop()
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(database))
-    with pytest.raises(StoreError, match=r"its tables cannot be unpacked below .*Not a directory"):
+    told = r"its tables cannot be unpacked below .*Not a directory.*set XDG_CACHE_HOME"
+    with pytest.raises(StoreError, match=told):
         store.open(page.rename(tmp_path / "renamed.npuscope.html"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     page = tmp_path / "renamed.npuscope.html"
@@ -166,6 +167,8 @@ def test_a_redacted_bundle_has_pseudonyms_and_the_same_figures(run: Run, tmp_pat
     (told,) = {row["run"] for row in after}
     assert re.fullmatch("run-[0-9a-f]{8}", told)
     assert own_key(tmp_path / "cache") == own_key(tmp_path / "cache") != own_key(tmp_path / "other")
+    with pytest.raises(StoreError, match=r"Not a directory.*set XDG_CACHE_HOME"):
+        own_key(page / "here" / "cache")
     assert_nothing_is_left(profiles, page, run)
 
 
