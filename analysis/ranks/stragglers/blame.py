@@ -98,8 +98,8 @@ def blame_rows(found: pl.DataFrame) -> list[dict[str, Any]]:
 # by: run, capture, rank
 # gauge: npuscope_rank_slow_score{rank} = score: Straggler score of the rank: -log10 of its
 #     smallest corrected p-value, to 99.
-# gauge: npuscope_rank_caused_wait_seconds{rank} = caused_wait_ns / step_count: Waiting of
-#     all other ranks caused by this rank, per step.
+# gauge: npuscope_rank_caused_wait_seconds{rank} = caused_wait_ns::double / step_count:
+#     Waiting of all other ranks caused by this rank, per step.
 # gauge: npuscope_rank_suspect_info{rank, verdict} = case when verdict is not null then 1 end: Why
 #     a rank is suspected: host, compute, frequency, alltoall_bytes, link or unknown.
 # gauge: npuscope_rank_suspect_captures{rank} = suspect_captures: Consecutive newest captures of
