@@ -170,4 +170,5 @@ def reading(began: Callable[[Plan], None]) -> Iterator[Told]:
     try:
         yield Told(planned, advanced, finished)
     finally:
-        bar.stop()
+        if console.is_terminal:  # elsewhere rich before 14.3 writes an empty line
+            bar.stop()
