@@ -11,10 +11,10 @@ import hashlib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from ..model import RankSource, SourceFile
+from ..small_files import open_regular
 from ..store.manifest import SourceRecord
 
 xxh3_128: Callable[[], Any] | None = None
@@ -55,7 +55,7 @@ def file_digest(
     # Many CPUs have instructions for SHA-256; of its digests the first half is kept.
     state: Any = xxh3_128() if is_fast and xxh3_128 else hashlib.sha256(usedforsecurity=False)
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:  # it may have been replaced by a pipe
             while chunk := file.read(1 << 20):
                 check()
                 state.update(chunk)

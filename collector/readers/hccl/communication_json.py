@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,6 +18,7 @@ import msgspec
 from npuscope.errors import TraceFormatError
 
 from ...model import ReadLog
+from ...small_files import open_regular
 from ..damaged_files import unopened
 
 _BOM = b"\xef\xbb\xbf"
@@ -44,7 +44,8 @@ def entries(path: str) -> Iterator[Entry]:
     Raises TraceFormatError for a file that is empty, cut short or no such file.
     """
     try:
-        data = Path(path).read_bytes()
+        with open_regular(path) as file:
+            data = file.read()
     except OSError as error:
         raise unopened(path, error) from None
     data = data.removeprefix(_BOM)
