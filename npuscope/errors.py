@@ -58,4 +58,5 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or "can't start new thread" in str(error):
         return True
     is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
-    return is_limited and isinstance(error, (ImportError, NameError))
+    is_installed = not isinstance(error, ModuleNotFoundError)
+    return is_limited and is_installed and isinstance(error, (ImportError, NameError))

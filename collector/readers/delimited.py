@@ -32,6 +32,7 @@ from npuscope.errors import TraceFormatError
 
 from ..literals import file_literal
 from ..model import ReadLog
+from ..small_files import open_regular
 from ..staging import staging_place
 from ..store.space import is_out_of_space
 from .damaged_files import unopened
@@ -264,7 +265,7 @@ def engine_file(path: str, place: Path) -> Iterator[_EngineFile]:
     try:
         stand_in = place / "rows.csv"
         if needs_copy:
-            with Path(path).open("rb") as source, stand_in.open("wb") as copy:
+            with open_regular(path) as source, stand_in.open("wb") as copy:
                 shutil.copyfileobj(source, copy, 1 << 20)
                 copy.truncate(kept_bytes)
         else:
@@ -276,7 +277,7 @@ def engine_file(path: str, place: Path) -> Iterator[_EngineFile]:
 
 def _last_line(path: str) -> tuple[int, bytes]:
     """The file's size, and what stands behind its last line break."""
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         size_bytes = file.seek(0, 2)
         file.seek(max(0, size_bytes - _TAIL_BYTES))
         tail = file.read(_TAIL_BYTES)
@@ -298,5 +299,5 @@ def _whole_bytes(tail: bytes) -> int:
 
 def has_zero_bytes(path: str) -> bool:
     """Whether a text file has bytes that no text has: blocks that a crash or a copy left empty."""
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         return any(b"\0" in chunk for chunk in iter(partial(file.read, 1 << 20), b""))

@@ -30,6 +30,7 @@ import pyarrow as pa
 from npuscope.errors import TraceFormatError
 
 from ..model import ReadLog
+from ..small_files import open_regular
 from .damaged_files import unopened
 
 SqlType = Literal["integer", "real", "text"]
@@ -245,7 +246,7 @@ def open_sqlite(path: str, known: Iterable[str] = ()) -> Iterator[SqliteFile]:
 
 def _check_header(path: str) -> None:
     try:
-        with Path(path).open("rb") as stream:
+        with open_regular(path) as stream:
             head = stream.read(len(_MAGIC))
     except OSError as error:
         raise unopened(path, error) from None
@@ -263,7 +264,7 @@ def _check_header(path: str) -> None:
 
 def _check_size(path: str, *, has_log: bool) -> None:
     """Refuse a file that ends before its last page does: SQLite would read zeros instead."""
-    with Path(path).open("rb") as stream:
+    with open_regular(path) as stream:
         head = stream.read(100).ljust(100, b"\0")
     size_bytes = _size(path)
     page_bytes = max(int.from_bytes(head[16:18], "big"), 1)

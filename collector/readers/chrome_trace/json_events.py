@@ -34,7 +34,7 @@ from typing import Generic, TypeVar
 from npuscope.errors import TraceFormatError
 
 from ...model import ReadLog
-from ...small_files import decompressed
+from ...small_files import decompressed, open_regular
 
 Event = TypeVar("Event")
 # `[...]` -> its events; ValueError unless the text is one whole JSON array, Broken if it is torn.
@@ -319,7 +319,7 @@ def _chunks(
     path: str, log: ReadLog, advance: Callable[[int], None], chunk_bytes: int
 ) -> Iterator[bytes]:
     """The file's bytes, unpacked where it is packed; `advance` gets bytes of the file."""
-    with Path(path).open("rb") as raw:
+    with open_regular(path) as raw:
         stream = decompressed(raw)
         told, ends = 0, False
         while not ends:
@@ -355,7 +355,7 @@ def ranges(path: str, count: int, decode: Decode[Event]) -> list[tuple[int, int]
     size = Path(path).stat().st_size
     if path.endswith(".gz") or size < 4 * count * _WINDOW_BYTES:
         return []
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(_EDGE_BYTES)
         file.seek(size - _EDGE_BYTES)
         tail = file.read(_EDGE_BYTES)
@@ -408,7 +408,7 @@ def read_range(
 ) -> Iterator[list[Event]]:
     """Lists of the events between two cuts, in file order; Torn where these are not whole."""
     left, data = end - start, b""
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         file.seek(start)
         while left:
             chunk = file.read(min(chunk_bytes, left))

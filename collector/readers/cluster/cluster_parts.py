@@ -41,7 +41,7 @@ from ... import schema
 from ...discover import cluster_outputs as outputs
 from ...literals import sql_literal
 from ...model import ReadLog, SourceFile
-from ...small_files import decode, read_small
+from ...small_files import decode, open_regular, read_small
 from ...staging import connect, is_empty, scalar
 from ..damaged_files import unopened
 from ..delimited import Rows, fill, lose, open_rows
@@ -329,7 +329,7 @@ def operations(path: str, log: ReadLog) -> Iterator[_Operation]:
     that cannot be opened, is empty or is not of this kind.
     """
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             yield from _operations(file, path, log)
     except OSError as error:
         raise unopened(path, error) from None

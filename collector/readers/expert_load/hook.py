@@ -26,6 +26,7 @@ from npuscope.errors import TraceFormatError, TraceNotFound
 from npuscope.messages import Message
 
 from ...model import SourceFile
+from ...small_files import open_regular
 from .load_files import ExpertFacts, part_of
 from .load_frames import ExpertLoad, as_load, few_numbers, no_placement
 from .routed_detail import Counts, Detail, Key, counts_frame
@@ -317,7 +318,7 @@ def _frame(
 def _lines(file: SourceFile) -> Iterator[tuple[int, bytes, bool]]:
     """Number, line, and whether it has ended; empty lines are passed over."""
     left, number = file.size_bytes, 0
-    with Path(file.path).open("rb") as opened:
+    with open_regular(file.path) as opened:
         while left > 0 and (line := opened.readline(min(left, _LINE_BYTES))):
             left -= len(line)
             number += 1

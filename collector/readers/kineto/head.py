@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model import Option, ReadLog
-from ...small_files import decompressed
+from ...small_files import decompressed, open_regular
 from ..chrome_trace.json_events import BLANK, BOUNDARY
 from ..metadata.profiler_metadata import ProfilerMetadata, natural, parse_metadata, text
 
@@ -203,7 +203,7 @@ def _written_ns(path: str) -> list[int]:
     """Instants at which a packed file may have been written: by its name, by its packing."""
     found = _WRITTEN_AT.search(Path(path).name)
     told = [int(found[1])] if found else []
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         start = file.read(8)
     if len(start) == 8 and start.startswith(b"\x1f\x8b"):
         (seconds,) = struct.unpack("<I", start[4:])
@@ -214,7 +214,7 @@ def _written_ns(path: str) -> list[int]:
 def read_beginning(path: str) -> bytes:
     """The file's bytes, unpacked, until its events begin, and some of these. Raises OSError."""
     data, begun = b"", None
-    with Path(path).open("rb") as raw:
+    with open_regular(path) as raw:
         stream = decompressed(raw)
         try:
             while len(data) < _MOST_BYTES:
@@ -229,7 +229,7 @@ def read_beginning(path: str) -> bytes:
 
 
 def _ending(path: str) -> bytes:
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - _EDGE_BYTES))
         return file.read()

@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 
 from npuscope.errors import TraceFormatError, TraceNotFound
 
+from ...small_files import open_regular
+
 _MAGIC = b"PAR1"
 _TIMES = ("start_ts", "duration")
 _KEYS = ("step", "dp_rank", "stage")
@@ -40,7 +42,7 @@ def is_parquet(path: Path) -> bool:
         raise TraceNotFound(f"{path}: no such file or folder")
     if not path.is_file():
         return False
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
 

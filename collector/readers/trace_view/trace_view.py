@@ -26,7 +26,7 @@ import pyarrow as pa
 from ... import schema
 from ...groups import group_hash
 from ...model import RankSource, ReadLog
-from ...small_files import decompressed
+from ...small_files import decompressed, open_regular
 from ...staging import has_table, is_empty, scalar
 from ..chrome_trace.staged_views import keep_rows, show, staged
 from ..metadata.msprof_info import process_id
@@ -211,7 +211,7 @@ def _note_variants(con: duckdb.DuckDBPyConnection, source: RankSource, log: Read
 
 def _head(source: RankSource) -> bytes:
     path = source.paths("trace")[0]
-    with Path(path).open("rb") as raw:
+    with open_regular(path) as raw:
         try:
             return decompressed(raw).read(_HEAD_BYTES)
         except (OSError, EOFError):  # packed, and damaged: its reader has told
