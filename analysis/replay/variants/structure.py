@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 import duckdb
 import numpy as np
@@ -16,6 +17,7 @@ from ..beside import covering, new_parts
 from ..captures import CaptureJob, Other
 from ..changes import Change
 from ..operations import Operations, programs
+from ..points import Flags, Integers
 
 
 def remove(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
@@ -108,8 +110,11 @@ def communication_of(
 
 def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
     """`hide:ep`: what of the kind's transfers no kernel of the rank runs beside is hidden behind
-    computing of the rank and step that runs beside no communication, as far as that lasts. Waiting
-    for members stays."""
+    computing of the rank that runs beside no communication. Waiting for members stays.
+
+    A capture does not tell which kernels need what is exchanged, and in a step of unequal
+    exchanges long ones have no more beside them than short ones: each is hidden behind the one
+    kernel that follows it, as far as that lasts. The range goes on to all computing of the step."""
     ops, waits = job.ops, own.waits
     chosen, known = communication_of(ops, change)
     starts, ends = job.times(waits)(slice(None))
@@ -120,17 +125,50 @@ def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     exposed = np.maximum(ends - met, 0) - computing.within(ops.rank, met, ends)
     exposed = np.where(chosen, exposed, 0)
     at, until = new_parts(ops.rank[kernels], starts[kernels], ends[kernels])
-    alone = until - at - talking.within(ops.rank[kernels], at, until)
-    place = ops.rank.astype(np.int64) * (len(ops.steps) + 1) + ops.step + 1
-    size = len(ops.ranks) * (len(ops.steps) + 1)
-    needed = np.bincount(place, weights=exposed, minlength=size)
-    room = np.bincount(place[kernels], weights=alone, minlength=size)
-    share = np.minimum(room / np.maximum(needed, 1), 1.0)
-    hidden = np.round(exposed * share[place]).astype(np.int64)
-    durations, outside = waits.transfer.copy(), own.outside.copy()
-    durations[:-1] -= np.where(known, hidden, 0)
+    alone = np.zeros(len(ops.rank), np.int64)
+    alone[kernels] = until - at - talking.within(ops.rank[kernels], at, until)
+    # What kernels lose beside transfers, they last longer to hide them.
+    alone = np.round(alone / (1 - (job.contention.lost_ratio or 0.0))).astype(np.int64)
+    step = ops.rank.astype(np.int64) * (len(ops.steps) + 1) + ops.step + 1
+    # Transfers by their ends, kernels by their starts.
+    moment = np.where(chosen, ends, starts)
+    both = np.flatnonzero(chosen | kernels)
+    both = both[np.lexsort((~chosen[both], moment[both], step[both]))]
+    is_first = kernels[both] & np.append(False, chosen[both][:-1])
+    is_first[1:] &= np.diff(step[both]) == 0
+    place = np.full(len(ops.rank), -1)
+    place[both] = np.where(chosen[both] | is_first, np.cumsum(chosen[both]), -1)
+    follows, anything = (
+        _hidden(own, _Room(exposed, alone, known, where)) for where in (place, step)
+    )
+    usual, most = (float(job.span(one.waits).lengths().mean()) for one in (follows, anything))
+    return follows.unsure_by(max(usual - most, 0.0), 0.0)
+
+
+class _Room(NamedTuple):
+    """Of operations: what of transfers nothing runs beside, what kernels run beside no
+    communication, which transfers are known, and where both are: one hides the other at the same
+    place (-1: none)."""
+
+    exposed: Integers
+    alone: Integers
+    known: Flags
+    place: Integers
+
+
+def _hidden(own: Other, room: _Room) -> Other:
+    """Transfers without what kernels hide of them."""
+    at = room.place + 1
+    needed, there = (
+        np.bincount(at, weights=np.where(at > 0, ns, 0), minlength=1)
+        for ns in (room.exposed, room.alone)
+    )
+    share = np.minimum(there / np.maximum(needed, 1), 1.0)
+    hidden = np.round(room.exposed * share[at]).astype(np.int64)
+    durations, outside = own.waits.transfer.copy(), own.outside.copy()
+    durations[:-1] -= np.where(room.known, hidden, 0)
     outside[:-1] -= hidden
-    filled = np.minimum(needed / np.maximum(room, 1), 1.0)[place[kernels]] * alone
-    behind = np.zeros(len(ops.rank), np.int64) if own.hidden_ns is None else own.hidden_ns.copy()
-    behind[kernels] += np.round(filled).astype(np.int64)
+    filled = np.minimum(needed / np.maximum(there, 1), 1.0)[at] * room.alone
+    before = 0 if own.hidden_ns is None else own.hidden_ns
+    behind = before + np.round(filled).astype(np.int64)
     return replace(own.lasting(durations, outside), hidden_ns=behind)

@@ -116,6 +116,10 @@ def test_what_changes_the_structure_of_a_step_as_it_ran_both_ways() -> None:
     # Shared experts long enough to hide all-to-alls, behind them and then beside them.
     wide = replace(job, overlap=1.3)
     check_pair(replace(wide, serial_experts=True), wide, "hide:ep")
+    # Of uneven exchanges the long ones outlast what is beside them, also where that lasts longer.
+    uneven = replace(SMALL, pp=1, dp=4, ep=4, expert_skew=1.2, overlap=1.3)
+    for one in (uneven, replace(uneven, contention=1.3, noise=0.02)):
+        check_pair(replace(one, serial_experts=True), one, "hide:ep")
 
 
 @pytest.mark.slow
