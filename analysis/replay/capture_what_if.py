@@ -39,10 +39,11 @@ _MOST_FOR_PATHS = 5_000_000  # operations: both critical paths of more take too 
 # over steps that are no warm-up; its step is NULL. The range holds the error of the replay, half a
 # per cent of the step, what the change differs from step to step, the change times the share of
 # time that nothing explains, the step with kernels that lose what they lost (a tenth of the change
-# where nothing tells that), and what members that were not captured may or may not do. Where
-# factors alone change durations of operations, it goes no further from the measured step than by
-# what these take less, or more, on one way through the graph or on one rank, whichever is the most,
-# and the error of the replay; the prediction lies within.
+# where nothing tells that), and what members that were not captured may or may not do; where
+# transfers are hidden, it goes on to behind all computing of their step. Where factors alone change
+# durations of operations, it goes no further from the measured step than by what these take less,
+# or more, on one way through the graph or on one rank, whichever is the most, and the error of the
+# replay; the prediction lies within.
 #
 # title: What if, of a capture
 # meaning: Each step of a job as measured, replayed and with changes, and the mean of them.
@@ -233,6 +234,13 @@ def whatif_notes(job: CaptureJob, changes: Sequence[Change] = ()) -> list[str]:
             Message(
                 "members that were not captured may wait or not: the range goes from their changing"
                 " alike to their changing nothing"
+            )
+        )
+    if any(one.target == "hide" for one in changes):
+        notes.append(
+            Message(
+                "what else can run beside hidden transfers is not told by a capture: the range goes"
+                " from the kernel that follows each to all computing of its step"
             )
         )
     if any(one.value == "median" for one in changes) and job.ops.names["shapes"].is_null().all():
