@@ -156,13 +156,15 @@ def ready_in(
     weights = model_parts.weight_shares(pipeline.ops, seen, found.places)
     pairs = pair_ratios(pipeline.ops, model_parts.spans_of(seen, found.places))
     ratio, least = pairs or (None, None)
+    slow = slow_shares(pipeline.ops, passes, found.ranks, together) or (None, None)
     facts = Facts(
         parts,
         weights,
         ratio,
         least,
         reduced=reduced(pipeline.ops, passes, found.steps, found.ranks),
-        slow_share=slow_shares(pipeline.ops, passes, found.ranks, together),
+        slow_share=slow[0],
+        slow_least=slow[1],
     )
     factual = run(found, facts, order)
     levels = frame(con, _LEVELS, chosen).rows()
@@ -303,10 +305,11 @@ def those_that_go(
 # Further micro-batches repeat the measured ones. The range holds that error, half a per cent of the
 # step, a per cent of the predicted step for the share of micro-batches that repeat, what steps
 # differ, a quarter of the time of weight gradients where they were not measured apart, a quarter of
-# what slow ranks make of passes where layers move, that reductions that come or go then are the
-# first or the last ones, that gradients are ready for reducing with the first or the last kernel of
-# these passes (with more chunks the first, with fewer the last), and, where forward and backward
-# are to run beside each other and did not, that nothing is hidden, or all that can be.
+# what slow ranks and links make of passes where layers move (and that exchanges hide of slow
+# kernels what they hide here), that reductions that come or go then are the first or the last ones,
+# that gradients are ready for reducing with the first or the last kernel of these passes (with more
+# chunks the first, with fewer the last), and, where forward and backward are to run beside each
+# other and did not, that nothing is hidden, or all that can be.
 #
 # title: Other schedules of a pipeline
 # meaning: Step, bubble and memory under other orders of the passes, executed with measured times.

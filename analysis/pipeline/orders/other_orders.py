@@ -50,7 +50,8 @@ class Facts:
     gradients of weights. pair_ratio: of a forward and a backward beside each other, over both
     alone; pair_least: at best. kept_bytes: by measured place, of a micro-batch from its forward to
     its backward. reduced: gradients, by the measured columns. slow_share: of forwards and backwards
-    x devices x columns, what slow ranks of a device make of it, whichever layers it has.
+    x devices x columns, what slow ranks and links of a device make of it, whichever layers it has;
+    slow_least: at least.
     """
 
     parts: tuple[Part, ...] | None = None
@@ -60,6 +61,7 @@ class Facts:
     kept_bytes: tuple[float, ...] | None = None
     reduced: Reduced | None = None
     slow_share: Times | None = None
+    slow_least: Times | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +177,14 @@ def durations(
     *,
     weight_factor: float = 1.0,
     pair_ratio: float | None = None,
-    slow_factor: float = 1.0,
+    slow_share: Times | None = None,
 ) -> Times:
     """How long the entries of an order take, by entry and column. Raises CannotAnswer where a kind
     of pass is unknown."""
     schedule = made.schedule
     shares = split(measured, facts, len(schedule.routes[0]), layers)
     times = _kinds(measured, facts, schedule, weight_factor)
-    slow = None if facts.slow_share is None else facts.slow_share * slow_factor
+    slow = facts.slow_share if slow_share is None else slow_share
     usual = {kind: np.einsum("kj,jmc->kmc", shares[int(kind != "F")],
                              _of_work(measured, kind, _filled(one), slow))
              for kind, one in times.items()}  # fmt: skip
@@ -310,9 +312,14 @@ def run(measured: Measured, facts: Facts, schedule: Schedule,
         for end in (facts.pair_least, 1.0):
             times = durations(measured, facts, made, layers, pair_ratio=end)
             others.append(measured.lengths(made, times)[1])
-    if facts.slow_share is not None:
-        for factor in (1 - _SLOW_UNSURE, 1 + _SLOW_UNSURE):
-            times = durations(measured, facts, made, layers, pair_ratio=ratio, slow_factor=factor)
+    for share, factor in (
+        (facts.slow_least, 1 - _SLOW_UNSURE),
+        (facts.slow_share, 1 + _SLOW_UNSURE),
+    ):
+        if share is not None:
+            longer = factor * share / (1 - share)  # than without slow ranks
+            slow = longer / (1 + longer)
+            times = durations(measured, facts, made, layers, pair_ratio=ratio, slow_share=slow)
             others.append(measured.lengths(made, times)[1])
     ratios = layer_ratios(measured, facts, schedule, layers)
     behind, least, most = _behind(measured, facts, made, starts, usual, ratios)

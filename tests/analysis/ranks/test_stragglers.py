@@ -73,14 +73,15 @@ def test_one_of_each(fault: Fault) -> None:
 
 
 def test_the_slow_rank_causes_the_waiting_and_its_group_does_not() -> None:
-    planted = case("frequency", 3)
-    (culprit,) = planted.ranks
-    # The median step: a hiccup makes any rank cause much waiting in one of them.
-    found = blame(planted)
-    median = found.group_by("rank").agg(pl.col("caused_wait_ns").median())
-    most = median.sort("caused_wait_ns", descending=True)
-    assert most["rank"][0] == culprit
-    assert most["caused_wait_ns"][0] > 3 * most["caused_wait_ns"][1]
+    for seed in (2, 0):
+        planted = case("frequency", seed)
+        (culprit,) = planted.ranks
+        # The median step: a hiccup makes any rank cause much waiting in one of them.
+        found = blame(planted)
+        median = found.group_by("rank").agg(pl.col("caused_wait_ns").median())
+        most = median.sort("caused_wait_ns", descending=True)
+        assert most["rank"][0] == culprit
+        assert most["caused_wait_ns"][0] > 10 * most["caused_wait_ns"][1]
     # An operation outside of every step is no further step that means are over.
     outside = found.filter(step=found["step"].min()).with_columns(step=pl.lit(None, pl.Int64))
     assert by_rank(pl.concat([found, outside])).equals(by_rank(found))
