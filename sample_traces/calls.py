@@ -111,7 +111,6 @@ class Draft:
     forward_sequences: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     meetings: dict[str, int] = field(default_factory=dict)
     arrived: int | None = None  # what an exchange brought before it is used
-    awaited: tuple[int, ...] = ()  # what the main stream waits for before what it runs next
     half: str = ""  # attention or ffn of a layer
     is_kept: bool = True  # what this half makes, for its backward
     layer: int = -1
@@ -119,11 +118,6 @@ class Draft:
     blocks: dict[tuple[object, ...], list[int]] = field(default_factory=dict)  # by half, in use
     free: list[int] = field(default_factory=list)  # blocks that are so as of the next kernel
     unreduced: int = 0  # layers whose gradients are still to be reduced
-
-    @property
-    def done(self) -> tuple[int, ...]:
-        """What an event waits for that the main stream records now."""
-        return (*self.awaited, self.last)
 
 
 def link(job: Job, rank: int, other: int) -> str:
@@ -185,7 +179,7 @@ def peer_to_peer(d: Draft, source: int, target: int, *, backward: bool = False) 
     if d.job.schedule != "1f1b":  # tensors go several ways at a time
         stream += 2 * (1 + number % _LANES + _LANES * (source * d.job.pp + target))
     call = CommCall(
-        name, group, f"{way}/{number}", 2, stream, d.done, backward,
+        name, group, f"{way}/{number}", 2, stream, (d.last,), backward,
         ((target if sends else source, moved),),
         count,
     )  # fmt: skip
@@ -199,8 +193,8 @@ def exchange(d: Draft, other: int) -> int:
     count = d.job.sequence // d.job.tp * d.job.hidden
     way = f"{group.name}/{low}+{high}"
     call = CommCall(
-        "batchSendRecv", group, f"{way}/{_next(d, way)}", 2, _COMM_STREAMS["forward"],
-        d.done, False, ((other, 2 * count),), count,
+        "batchSendRecv", group, f"{way}/{_next(d, way)}", 2, _COMM_STREAMS["forward"], (d.last,),
+        False, ((other, 2 * count),), count,
     )  # fmt: skip
     return add(d, call)
 
@@ -231,8 +225,6 @@ def _compute(
     lots: tuple[random.Random, random.Random], *, backward: bool, even: bool,
 ) -> int:  # fmt: skip
     chance, noise = lots
-    if stream == COMPUTE_STREAM:
-        after, d.awaited = (*after, *(one for one in d.awaited if one not in after)), ()
     on_ai_core = work.core not in ("AI_CPU", "DSA_SQE")
     slowness = d.job.slowness(d.rank, work.type, on_cube=work.is_cube, on_ai_core=on_ai_core)
     spread = 1.0 if even else chance.uniform(0.985, 1.015)

@@ -142,11 +142,11 @@ def _take_turns(d: Draft, passes: list[tuple[Pass, Parts]]) -> None:
             last[at] = d.last
             states[at] = (d.is_recomputing, d.layer, d.half, d.is_kept)
     d.is_recomputing, d.layer, d.half, d.is_kept = False, -1, "", True
-    d.last = max(last)  # a send waits for all that the main stream has then
-    for d.part, parts in passes:
+    for at, (one, parts) in enumerate(passes):
+        d.part, d.last = one, last[at]
         for _ in parts:
-            raise AssertionError(d.part)
-    d.part = None
+            raise AssertionError(one)
+    d.part, d.last = None, max(last)
 
 
 def _received(d: Draft, source: int, *, backward: bool) -> int:
@@ -182,7 +182,7 @@ def _forward(d: Draft, one: Pass, head: int, *, exchanges: bool) -> Parts:
     if micro_batch == 0 and job.gc_every and d.step % job.gc_every == 0:
         add(d, Pause("gc", "GC", job.gc_ns))
     mask = k.work("DSAGenBitMask", f"{rows}", f"{rows // 8}", 38_000, "UINT8")
-    compute(d, mask, stream=SIDE_STREAM, after=d.done)
+    compute(d, mask, stream=SIDE_STREAM, after=(d.last,))
     if micro_batch == 0:
         choice = k.work("RandomChoiceWithMask", f"{job.sequence}", "256", 61_000, "INT64")
         compute(d, choice, stream=SIDE_STREAM, after=(head,))
@@ -421,8 +421,10 @@ def _finish(d: Draft) -> None:
     issued = tuple(i for i, call in enumerate(d.calls) if isinstance(call, CommCall))[-4:]
     norm = d.last
     if "world" in d.groups and len(d.groups["world"].ranks) > 1:
-        norm = collective(d, "world", "allReduce", 1, after=(*issued, d.last), data_type="FP32",
-                          on_vector_cores=True)[0]  # fmt: skip
+        norm = collective(
+            d, "world", "allReduce", 1, after=(*issued, d.last), data_type="FP32",
+            on_vector_cores=True,
+        )[0]  # fmt: skip
     if not job.skips_norm:
         add(d, Sync(norm))
     shard = f"{job.hidden * job.hidden * 8}"
@@ -449,17 +451,15 @@ def _gather_parameters(d: Draft, after: int) -> None:
 
 def _reduce_gradients(d: Draft) -> None:
     job, dense = d.job, 4 * d.job.hidden * d.job.hidden // d.job.tp
-    collective(d, "dp", "reduceScatter", dense, after=d.done, backward=True)
+    collective(d, "dp", "reduceScatter", dense, after=(d.last,), backward=True)
     if job.experts:
         expert = 3 * job.hidden * job.ffn * (job.experts // job.ep)
-        collective(d, "dp_ep", "reduceScatter", expert, after=d.done, backward=True)
+        collective(d, "dp_ep", "reduceScatter", expert, after=(d.last,), backward=True)
 
 
 def _tensor_parallel(d: Draft, *, backward: bool) -> tuple[int, ...]:
-    """Frameworks wait for it at once on the main stream, so a pass beside this one does, too."""
     count = d.job.sequence // d.job.tp * d.job.hidden
-    d.awaited = collective(d, "tp", "allReduce", count, after=(d.last,), backward=backward)
-    return d.awaited
+    return collective(d, "tp", "allReduce", count, after=(d.last,), backward=backward)
 
 
 def _shared_expert(d: Draft, exchanged: tuple[int, ...], *, backward: bool = False) -> None:

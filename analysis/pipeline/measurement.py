@@ -8,7 +8,7 @@ A column is one pipeline in one step: the n-th captured rank of each stage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,12 +122,10 @@ def measured(
     order: Schedule,
     host_of: Mapping[int, str] | None = None,
     replica_of: Mapping[int, int] | None = None,
-    tails: Sequence[float] | None = None,
 ) -> Measured:
     """Passes (a frame as `passes.passes` makes it, of one capture) in the order that was
-    recognised; `host_of` and `replica_of` ranks; `tails` of places, by what share of it a forward
-    lasts on behind its kernels. Raises CannotAnswer where passes of too many steps are not all
-    there."""
+    recognised; `host_of` and `replica_of` ranks. Raises CannotAnswer where passes of too many steps
+    are not all there."""
     made = precedence(order)
     columns, ranks = _columns(passes, len(order.orders))
     wanted = _wanted(made)
@@ -148,13 +146,6 @@ def measured(
     found = found.filter(pl.col("column").is_in(kept)).with_columns(
         column=pl.col("column").replace_strict(kept, range(len(kept)), return_dtype=pl.Int64)
     )
-    if tails is not None:
-        own = pl.col("place").replace_strict(range(len(tails)), tails, return_dtype=pl.Float64)
-        more = ((pl.col("end_ns") - pl.col("start_ns")) * own).round().cast(pl.Int64)
-        is_alone = pl.col("kind").eq("F") & ~pl.col("is_beside")
-        found = found.with_columns(
-            end_ns=pl.col("end_ns") + pl.when(is_alone).then(more).otherwise(0)
-        )
     shape = (len(made.entries), len(kept))
     starts, ends = np.full(shape, np.inf), np.full(shape, -np.inf)
     zero = int(found.select(pl.col("start_ns").min()).item())

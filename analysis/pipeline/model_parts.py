@@ -101,8 +101,8 @@ def _main_stream(ops: Operations, kernels: Integers) -> int:
 
 
 def parts(ops: Operations, seen: Sequence[Look], places: int) -> tuple[Part, ...] | None:
-    """The model in parts that are not cut, a forward with what it waits for at its end; None where
-    layers of forward and backward passes are not told apart."""
+    """The model in parts that are not cut; None where layers of forward and backward passes are not
+    told apart."""
     forward = _cuts(ops, seen, "F", places)
     # Those for inputs alone are where some backward is whole alike.
     backward = _cuts(ops, seen, "BW", places) or _cuts(ops, seen, "B", places)
@@ -116,17 +116,8 @@ def parts(ops: Operations, seen: Sequence[Look], places: int) -> tuple[Part, ...
         # A backward begins with the last layer: what is behind a part in it is before it here.
         lengths, pauses = [one[::-1] for one in b_shares]
         b_shares = (lengths, [*pauses[1:], pauses[0]])
-        whole = 1 + f_shares[1][-1]
-        f_shares = [one / whole for one in f_shares[0]], [one / whole for one in f_shares[1]]
         found += _joined(place, (f_shares, f_layers), (b_shares, b_layers[::-1]))
     return tuple(found)
-
-
-def tails(found: Sequence[Part] | None, places: int) -> list[float]:
-    """Of each place how much longer than its kernels a forward takes with what it waits for at its
-    end: what is sent and what runs next wait for that, too."""
-    last = {one.place: one.forward_pause for one in found or ()}
-    return [last.get(place, 0.0) / (1 - last.get(place, 0.0)) for place in range(places)]
 
 
 Shares = tuple[list[float], list[float]]  # of a pass: its parts, and what is behind each

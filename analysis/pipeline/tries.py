@@ -142,10 +142,7 @@ def ready_in(
     passes = passes.filter(~pl.col("step").is_in(warm_up)) if warm_up else passes
     hosts = dict(con.execute(_HOSTS, chosen).fetchall())
     together = dict(zip(pipeline.ops.ranks, replicas(pipeline.ops).tolist(), strict=True))
-    seen = model_parts.looks(pipeline.ops, passes, order.routes[0])
-    parts = model_parts.parts(pipeline.ops, seen, len(order.routes[0]))
-    tails = model_parts.tails(parts, len(order.routes[0]))
-    found = measured(passes, order, hosts, together, tails)
+    found = measured(passes, order, hosts, together)
     spans_ns = found.by_step(found.ends_ns.max(axis=0) - found.starts_ns.min(axis=0))
     lengths = {step: step_ns for step, step_ns, _ in steps}
     known = [lengths.get(step) for step in dict.fromkeys(found.steps)]
@@ -153,6 +150,8 @@ def ready_in(
         float(span) if length is None else max(float(length), float(span))
         for length, span in zip(known, spans_ns, strict=True)
     ]))  # fmt: skip
+    seen = model_parts.looks(pipeline.ops, passes, order.routes[0])
+    parts = model_parts.parts(pipeline.ops, seen, found.places)
     weights = model_parts.weight_shares(pipeline.ops, seen, found.places)
     pairs = pair_ratios(pipeline.ops, model_parts.spans_of(seen, found.places))
     ratio, least = pairs or (None, None)

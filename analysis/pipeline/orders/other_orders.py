@@ -29,9 +29,8 @@ _SHARES = 21  # executions with none to all of what pairs save
 class Part:
     """A part of the model that is not cut: shares of the passes of the measured place it is in.
 
-    forward_pause: what the device waits behind it, at a cut of the model, too, as for a sum over
-    tensor-parallel ranks. backward_pause: between it and the next part, where that is on the same
-    place; where the model is cut, it is in what lies between passes.
+    forward_pause, backward_pause: between it and the next part, where that is on the same place.
+    Where the model is cut, what these wait for is in what lies between passes.
     """
 
     place: int
@@ -121,11 +120,11 @@ def split(measured: Measured, facts: Facts, places: int,
         ats.append(
             int(place_of[min(seen, len(place_of) - 1) if part.is_layer else max(seen - 1, 0)])
         )
-        found[:, ats[-1], part.place] += (part.forward + part.forward_pause, part.backward)
+        found[:, ats[-1], part.place] += (part.forward, part.backward)
         seen += part.is_layer
     for at, then, part in zip(ats, ats[1:], parts, strict=False):
         if at == then:
-            found[1, at, part.place] += part.backward_pause
+            found[:, at, part.place] += (part.forward_pause, part.backward_pause)
     return found
 
 

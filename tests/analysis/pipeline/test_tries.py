@@ -132,10 +132,6 @@ def test_another_schedule_takes_what_it_takes_when_it_is_generated(
         (replace(SMALL, layers=8, seed=61, recompute_parts=((4, 4), (0, 0))), "vpp:2",
          {"schedule": "interleaved", "chunks": 2,
           "recompute_parts": ((2, 2), (2, 2), (0, 0), (0, 0))}),
-        # Layers end with a sum over two ranks, wherever the model is cut.
-        (replace(SMALL, tp=2, ep=1, experts=0, seed=31), "vpp:2",
-         {"schedule": "interleaved", "chunks": 2}),
-        (replace(SMALL, tp=2, ep=1, experts=0, seed=31), "dualpipev", {"schedule": "dualpipev"}),
         # A slow link stays beneath its group's exchanges.
         (replace(LINKED, slow_link=(4, 5)), "vpp:2", {"schedule": "interleaved", "chunks": 2}),
     ],
