@@ -31,7 +31,6 @@ from tests.analysis.tables import connect, put
 TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks", "launches", "host_ops")
 SMALL = Job(pp=2, dp=2, ep=2, layers=4, micro_batches=4, steps=2, seed=907, memory=False)
 DEEP = replace(SMALL, pp=4, layers=8)
-LINKED = Job(dp=4, ep=2, layers=8, micro_batches=8, steps=2, seed=5, memory=False)
 NOISY = Job(
     pp=4, dp=2, ep=2, layers=16, micro_batches=8, steps=3, seed=42, noise=0.03, memory=False,
     clock_offsets_ns=(0, 0, 0, 0, 2_000_000, 2_000_000, 2_000_000, 2_000_000), ranks_per_host=4,
@@ -132,8 +131,6 @@ def test_another_schedule_takes_what_it_takes_when_it_is_generated(
         (replace(SMALL, layers=8, seed=61, recompute_parts=((4, 4), (0, 0))), "vpp:2",
          {"schedule": "interleaved", "chunks": 2,
           "recompute_parts": ((2, 2), (2, 2), (0, 0), (0, 0))}),
-        # A slow link stays beneath its group's exchanges.
-        (replace(LINKED, slow_link=(4, 5)), "vpp:2", {"schedule": "interleaved", "chunks": 2}),
     ],
 )  # fmt: skip
 def test_few_micro_batches_and_slow_ranks_tell_it_too(
@@ -290,6 +287,17 @@ def test_layers_are_placed_where_a_stage_has_too_many() -> None:
     _, placed = rows(of_tables(tables(uneven)), None, None, places_layers=True)
     assert placed["layers"] == [3, 3]
     assert placed["predicted_step_ns"] == pytest.approx(step_ns(even), rel=0.01)
+
+
+@pytest.mark.slow
+def test_what_a_slow_link_makes_of_exchanges_stays_with_their_stage() -> None:
+    job = Job(dp=4, ep=2, layers=8, micro_batches=8, steps=2, seed=5, memory=False,
+              slow_link=(4, 5))  # fmt: skip
+    *_, row = rows(job_of(job), "vpp:2", None)
+    truth = step_ns(replace(job, schedule="interleaved", chunks=2))
+    assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.015)
+    assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
+    assert abs(row["predicted_step_ns"] - truth) < abs(row["measured_step_ns"] - truth)
 
 
 @pytest.mark.slow
