@@ -82,19 +82,14 @@ def _near(ops: Operations) -> Integers:
     return np.flatnonzero(ops.is_communication & np.isin(ops.kind, near))
 
 
-def _moving(ops: Operations, moves: Integers) -> Integers:
-    """When the last member of each of these operations has come: from then on bytes move."""
-    last = np.full(int(ops.instance.max(initial=-1)) + 1, UNKNOWN)
-    np.maximum.at(last, ops.instance[moves], ops.start[moves])
-    found: Integers = last[ops.instance[moves]]
-    return found
-
-
 def _exchanges(ops: Operations, own: pl.DataFrame) -> pl.DataFrame:
     """Places and what exchanges of groups with a slow link take `longer` in their passes than
     others of their type do, beyond what kernels beside them hide."""
     moves = _near(ops)
-    begin, end = _moving(ops, moves), (ops.start + ops.dur)[moves]
+    last = np.full(int(ops.instance.max(initial=-1)) + 1, UNKNOWN)
+    np.maximum.at(last, ops.instance[moves], ops.start[moves])
+    # Bytes move once the last member has come.
+    begin, end = last[ops.instance[moves]], (ops.start + ops.dur)[moves]
     at = np.flatnonzero(ops.is_kernel)
     kernels = covering(ops.rank[at], ops.start[at], (ops.start + ops.dur)[at])
     found = pl.DataFrame({
@@ -111,6 +106,8 @@ def _exchanges(ops: Operations, own: pl.DataFrame) -> pl.DataFrame:
         group=pl.col("rank").min(),
     )  # fmt: skip
     work = ["type", "kind"]
+    is_told = pl.col("size_bytes").is_not_null()
+    each = each.filter(is_told | ~is_told.any().over(work))
     pace = pl.col("moving") / pl.col("size_bytes").fill_null(1).clip(1)
     paces = each.group_by(*work, "group").agg(pace=pace.median())
     # Of two the faster: links break, and do not mend.
@@ -121,9 +118,9 @@ def _exchanges(ops: Operations, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kernels(ops: Operations) -> pl.DataFrame:
-    """Kernels: rank, type, core, shapes, start, dur, `beside` (of that what bytes move beside them
-    between ranks that share its micro-batches), and the number of their stretch on the rank: how
-    often these met before."""
+    """Kernels: rank, type, core, shapes, start, dur, `beside` (of that what exchanges of ranks
+    that share its micro-batches wait or move beside them), stream, whether that is the rank's main
+    one, and the number of their stretch on the rank: how often these met before."""
     at = np.flatnonzero(ops.is_kernel & (ops.dur > 0))
     within = [number for number, name in enumerate(ops.kinds) if name in WITHIN]
     # Positions are by rank and start: this counts what met before on its rank, and on others.
