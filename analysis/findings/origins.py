@@ -24,7 +24,8 @@ _LAUNCHED = """
     _calls as (  -- one of a graph launches many kernels, each with a row of its own
         select distinct run, capture, rank, connection_id, operator_name, operator_thread_id,
             operator_start_ns
-        from launches where target = 'kernel'
+        from launches semi join _kernels using (run, capture, rank, connection_id)
+        where target = 'kernel'
     ),
     _launched as (
         select l.operator_name, k.dur_ns, h.module, string_split(h.call_stack, e'\\n') as frames
