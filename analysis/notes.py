@@ -50,6 +50,9 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
             *_light(_of(steps, here), partly),
             *_devices(_of(devices, here)),
             *_unseen(_of(unseen, here)),
+            *_uneven(
+                _of(steps, here), _of(unseen, here), set(chosen.drop_nulls("kept_steps")["rank"])
+            ),
             *_outside(_of(outside, here)),
             *_apart(_of(apart, here)),
             *_warm_up(_of(warm, here)),
@@ -239,6 +242,26 @@ def _unseen(unseen: pl.DataFrame) -> Iterable[str]:
             step=one["step"],
             ranks=ranks_named(one["rank"]),
         )
+
+
+def _uneven(steps: pl.DataFrame, unseen: pl.DataFrame, partly: set[int]) -> Iterable[str]:
+    """Which ranks lack steps of others, but for those of which steps were selected."""
+    theirs = steps.filter(~pl.col("rank").is_in(sorted(partly))).select("rank", "step").unique()
+    theirs = theirs.drop_nulls()
+    every = theirs.select("rank").unique().join(theirs.select("step").unique(), how="cross")
+    lacking = every.join(theirs, on=["rank", "step"], how="anti")
+    lacking = lacking.join(unseen, on=["rank", "step"], how="anti")
+    if lacking.is_empty():
+        return
+    told = Message(
+        "{ranks}: without steps {steps}, which others recorded. Means count each recorded step of"
+        " each rank once, so ranks with more steps weigh more.",
+        ranks=ranks_named(lacking["rank"]),
+        steps=numbers(lacking["step"]),
+    )
+    shared = set(theirs["step"]) - set(lacking["step"])
+    hint = Message("`--step {step}` compares like with like.", step=min(shared, default=0))
+    yield joined((told, hint), " ") if shared else told
 
 
 def _outside(outside: pl.DataFrame) -> Iterable[str]:

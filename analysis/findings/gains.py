@@ -59,7 +59,9 @@ def priced(
     `mean_kernels` by type. What is worth a line neither by its stake nor by its gain is left
     out."""
     job = _job(con, scope) if any(one.changes for one in found) else None
-    step_ns = float(job.measured.lengths().mean()) if isinstance(job, CaptureJob) else 0.0
+    step_ns = (
+        float(job.measured.lengths()[job.usual].mean()) if isinstance(job, CaptureJob) else 0.0
+    )
     path: pl.DataFrame | None = None  # takes as long as a few gains: once, where it is asked for
     for one in found:
         told, gain_ratio = one, None

@@ -5,33 +5,45 @@ from __future__ import annotations
 import duckdb
 import polars as pl
 
+from ..means import without_warm_up
 from ..memo import kept
-from ..scope import JOB, Scope
-from ..views import frame
+from ..scope import PLACE, Scope
+from ..views import select
 
-_CALLS = """
-    with
-    _steps as (select rank, count(*) as steps from step_summary {where} group by rank),
-    _calls as (
-        select cause, if(cause = 'synchronisation', operator, null) as operator, location, rank,
-            sum(total_ns) as total_ns, sum(count) as count, max(longest_ns) as longest_ns
-        from host_calls {where} group by all
-    )
-    select cause, operator, max_by(location, total_ns) as location,
-        sum(count / steps) / {ranks} as count, sum(total_ns / steps) / {ranks} as total_ns,
-        max(longest_ns) as longest_ns
-    from _calls join _steps using (rank)
-    group by cause, operator order by total_ns desc, cause, operator"""
-_RANKS = "select greatest(count(distinct rank), 1) from step_summary {where}"
+
+def host_calls(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
+    """Rows of the metric `host_calls`, of each rank and step the most time first."""
+    return select(con, "host_calls", scope, "total_ns desc, cause, operator, location")
 
 
 @kept
 def blocking_calls(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     """cause, operator (of a wait for the device), location, count, total_ns (both of a mean rank
-    and step of one capture) and longest_ns, the most time first."""
-    clause, values = scope.where(JOB)
-    ranks = frame(con, _RANKS.format(where=clause), values).item()
-    return frame(con, _CALLS.format(where=clause, ranks=ranks), [*values, *values])
+    and step, as other means) and longest_ns, the most time first. Calls before and after all steps
+    count in none."""
+    steps = without_warm_up(con, select(con, "step_summary", scope, columns=", ".join(PLACE)))
+    calls = host_calls(con, scope).join(steps, on=PLACE, how="semi", nulls_equal=True)
+    ranks = max(steps["rank"].n_unique(), 1)
+    of_rank = steps.group_by("rank").agg(share=1 / (pl.len() * ranks))
+    is_wait = pl.col("cause") == "synchronisation"
+    return (
+        calls.with_columns(operator=pl.when(is_wait).then("operator"))
+        .join(of_rank, on="rank")
+        .group_by("cause", "operator", "location")
+        .agg(
+            (pl.col("count") * pl.col("share")).sum(),
+            (pl.col("total_ns") * pl.col("share")).sum(),
+            pl.col("longest_ns").max(),
+        )
+        .sort("total_ns", "location", descending=[True, False], nulls_last=True)
+        .group_by("cause", "operator", maintain_order=True)
+        .agg(
+            pl.col("location").drop_nulls().first(),
+            pl.col("count", "total_ns").sum(),
+            pl.col("longest_ns").max(),
+        )
+        .sort("total_ns", "cause", "operator", descending=[True, False, False], nulls_last=True)
+    )
 
 
 def word_of(cause: str, operator: str | None = None) -> str:

@@ -49,9 +49,8 @@ def before_after(
     steps = whatif_steps(con, job, changes)
     chosen = steps.filter(pl.col("step").eq_missing(pl.lit(scope.step, pl.Int64)))
     row = (chosen if chosen.height else steps).row(-1, named=True)
-    usual = [at for at, step in enumerate(job.ops.steps) if step not in job.warm_up]
     there = row["step"] is not None
-    at = job.ops.steps.index(row["step"]) if there else next(iter(usual), 0)
+    at = job.ops.steps.index(row["step"]) if there else job.usual[0]
     other = changed(con, job, changes)
     lanes = whatif_lanes(job, crowded_by(job, other, job.times(other.waits)), at, ranks)
     length_ns = int(lanes.select((pl.col("start_ns") + pl.col("dur_ns")).max()).item() or 1)

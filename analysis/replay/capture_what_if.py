@@ -66,7 +66,6 @@ def whatif_steps(
 ) -> pl.DataFrame:
     """Rows of the metric. Raises UsageError and CannotAnswer."""
     times, other = _steps(job, changed(con, job, changes))
-    usual = [at for at, step in enumerate(job.ops.steps) if step not in job.warm_up]
     is_short = len(job.ops.rank) <= _MOST_FOR_PATHS
     before, after = (
         time_by_part(job, made) if is_short else None for made in (job.waits, other.waits)
@@ -75,11 +74,11 @@ def whatif_steps(
         after = [{**one, (other.added_as, None): other.added_ns} for one in after]
     every = range(len(job.ops.steps))
     saved = [_saved(before, after, [at]) for at in every]
-    saved.append(_saved(before, after, usual or [*every]))
+    saved.append(_saved(before, after, job.usual))
     listed = pl.List(pl.Struct({"part": pl.String, "kind": pl.String, "saved_ns": pl.Int64}))
     alone: list[list[dict[str, str | float | None]] | None] = [None] * (len(every) + 1)
     if [one.target for one in changes] == ["ideal"]:
-        alone[-1] = contributions(con, job, other, usual or [*every])
+        alone[-1] = contributions(con, job, other, job.usual)
     named = pl.List(pl.Struct({"kind": pl.String, "name": pl.String, "slowdown": pl.Float64}))
     return times.select(
         pl.lit(job.run).alias("run"), pl.lit(job.capture).alias("capture"), pl.all(),
@@ -127,11 +126,10 @@ def _steps(job: CaptureJob, other: Other) -> tuple[pl.DataFrame, Other]:
         low = np.maximum(low, np.minimum(measured - removed - error, np.min(variants, axis=0)))
         high = np.minimum(high, np.maximum(measured + added + error, np.max(variants, axis=0)))
     columns = [measured, replayed, predicted, low, high]
-    usual = [at for at, step in enumerate(job.ops.steps) if step not in job.warm_up]
     rows = [
         (step, *(round(float(one[at])) for one in columns)) for at, step in enumerate(job.ops.steps)
     ]
-    rows.append((None, *(round(float(one[usual].mean())) for one in columns)))
+    rows.append((None, *(round(float(one[job.usual].mean())) for one in columns)))
     names = ("step", "measured_step_ns", "replayed_step_ns", "predicted_step_ns",
              "predicted_low_ns", "predicted_high_ns")  # fmt: skip
     return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row"), crowded
@@ -258,8 +256,7 @@ def whatif_notes(job: CaptureJob, changes: Sequence[Change] = ()) -> list[str]:
 def _long_steps(job: CaptureJob) -> list[str]:
     """Steps in the mean that are as long as warm-up steps would be: a step that is the mean of a
     checkpoint's and of usual ones never ran."""
-    usual = np.array([step not in job.warm_up for step in job.ops.steps])
-    lengths = job.measured.lengths()[usual]
+    lengths = job.measured.lengths()[job.usual]
     median = float(np.median(lengths)) if len(lengths) else 0.0
     distance = float(np.median(np.abs(lengths - median))) if len(lengths) else 0.0
     is_long = (lengths > _LONG * median) & (lengths > median + _LONG_DISTANCES * distance)
@@ -269,7 +266,7 @@ def _long_steps(job: CaptureJob) -> list[str]:
         Message(
             "the mean holds long steps ({steps}: up to {longest} ms, usually {usual} ms), as all"
             " means do: without them {without} ms were measured, of which a gain is a larger share",
-            steps=numbers(np.array(job.ops.steps)[usual][is_long].tolist()),
+            steps=numbers(np.array(job.ops.steps)[job.usual][is_long].tolist()),
             longest=ms(float(lengths.max())), usual=ms(median),
             without=ms(float(lengths[~is_long].mean())),
         )

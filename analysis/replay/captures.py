@@ -50,6 +50,12 @@ class CaptureJob:
     contention: Contention
 
     @property
+    def usual(self) -> list[int]:
+        """Places of the steps that means are over: without warm-up where there are others."""
+        found = [at for at, step in enumerate(self.ops.steps) if step not in self.warm_up]
+        return found or [*range(len(self.ops.steps))]
+
+    @property
     def without_gaps(self) -> Waits:
         """What waits for what, with gaps only where something waits for nothing."""
         is_root = np.diff(self.waits.points.first)[self.waits.points.place] == 0

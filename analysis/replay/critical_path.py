@@ -90,10 +90,9 @@ def types_on_path(job: CaptureJob, step: int | None = None) -> pl.DataFrame:
     """Time of each type of kernels on the critical path of a mean step, or of one: type, path_ns
     (0 where it is never there)."""
     path = critical_path(job).filter(pl.col("part") == "computing")
-    if step is not None:
-        path = path.filter(pl.col("step") == step)
-    steps = 1 if step is not None else len(job.ops.steps)
-    mine = path.group_by("type").agg(pl.col("path_ns").sum() / steps)
+    steps = [job.ops.steps[at] for at in job.usual] if step is None else [step]
+    path = path.filter(pl.col("step").is_in(steps, nulls_equal=True))
+    mine = path.group_by("type").agg(pl.col("path_ns").sum() / len(steps))
     every = pl.DataFrame({"type": job.ops.types}, schema={"type": pl.String}).unique()
     return every.join(mine, on="type", how="left").select(
         "type", pl.col("path_ns").fill_null(0).cast(pl.Float64)

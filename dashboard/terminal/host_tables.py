@@ -101,6 +101,7 @@ def _calls(frame: pl.DataFrame) -> list[Column]:
     return [
         *several(frame),
         Column("rank", "rank", plain),
+        Column("step", "step", plain),
         Column("cause", "cause", is_word=True),
         Column("operator", "operator"),
         Column("at", "location", left_out=1),

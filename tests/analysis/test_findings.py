@@ -112,10 +112,28 @@ def test_no_nanosecond_of_a_step_is_at_stake_twice() -> None:
 def test_calls_of_the_host_point_to_where_they_are_listed() -> None:
     called = "torch/utils/data/dataloader.py(625): __next__"
     call = {"kind": "python", "name": called, "start_ns": 0, "dur_ns": 20 * MS, "thread_id": 1}
-    con = job(kernels=[kernel(0, 100 * MS, 1)], host_ops=[call])
+    step = {"step": 1, "window_start_ns": 0, "window_end_ns": 100 * MS}
+    after = {**call, "start_ns": 110 * MS, "dur_ns": 90 * MS}
+    con = job(kernels=[kernel(0, 100 * MS, 1)], host_ops=[call, after], steps=[step])
     found = of(con, "host_calls")
     assert (found.at_stake_ns, found.command) == (20 * MS, "npuscope host PATH --by call")
-    assert [row["total_ns"] for row in answer(con, "host_calls")] == [20 * MS]
+    told = [(row["step"], row["total_ns"]) for row in answer(con, "host_calls")]
+    assert told == [(None, 90 * MS), (1, 20 * MS)]
+    # Those of a warm-up step count in no mean, but where that step was chosen.
+    ends = (1000, 1100, 1200, 1300)
+    call = {"kind": "gc", "name": "GC", "thread_id": 1}
+    con = job(
+        kernels=[kernel(0, MS, 0), *(
+            kernel((end - 100) * MS, 90 * MS, step) for step, end in enumerate(ends)
+        )],
+        host_ops=[{**call, "start_ns": MS, "dur_ns": 800 * MS},
+                  {**call, "start_ns": 1110 * MS, "dur_ns": 30 * MS}],
+        steps=[{"step": step, "window_start_ns": start * MS, "window_end_ns": end * MS}
+               for step, (start, end) in enumerate(zip((0, *ends), ends, strict=False))],
+    )  # fmt: skip
+    assert of(con, "host_calls").at_stake_ns == 10 * MS  # one of three steps
+    chosen = {one.name: one for one in findings(con, Scope(step=0))}
+    assert chosen["host_calls"].at_stake_ns == 800 * MS
 
 
 def test_idle_time_points_to_the_worst_rank() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from npuscope.analysis.findings.finding import Finding, gain_words
@@ -193,6 +194,34 @@ def test_what_is_at_stake_in_a_mean_step_is_the_mean_of_what_is_in_each() -> Non
         )
         assert len(each_ns) == 3
         assert every_ns == pytest.approx(sum(each_ns) / 3, abs=2) and every_ns > 100_000
+
+
+@pytest.mark.slow
+def test_with_a_warm_up_step_is_told_what_is_told_without_it() -> None:
+    job = replace(SMALL, **SLOW_RANK, steps=4, gc_every=12, gc_ns=200_000_000, memory=False)
+    frames = canonical_frames(job, tables=HOST_TABLES)
+    later = {
+        name: rows.filter(pl.col("step") > job.first_step) if "step" in rows.columns else rows
+        for name, rows in frames.items()
+    }
+    whole, cut = opened_frames(frames), opened_frames(later)
+    assert job_steps(whole).filter("is_warm_up")["step"].to_list() == [job.first_step]
+    told, expected = (
+        {one.name: (one.at_stake_ns, one.statement) for one in findings(con)}
+        for con in (whole, cut)
+    )
+    assert told.keys() == expected.keys() and "late_ranks" in told
+    for name, (stake_ns, statement) in expected.items():
+        # Times of tokens are fitted over all steps.
+        near = 0.01 if name == "expert_imbalance" else 1e-6
+        assert told[name][0] == pytest.approx(stake_ns, rel=near, abs=1), name
+        # What kernels of a type have on the critical path, as of their time in a mean step.
+        part = statement.rpartition("% of these types' time")[0].rpartition(" ")[2]
+        assert f"{part}% of these types' time" in told[name][1] or not part, name
+    wide, narrow = (
+        mean_of(con, captures.capture_job(con, Scope()), "micro_batches=4") for con in (whole, cut)
+    )
+    assert wide["predicted_high_ns"] <= 1.05 * narrow["predicted_high_ns"]
 
 
 @pytest.mark.slow

@@ -58,6 +58,13 @@ def test_ranks_that_do_not_step_together_are_told() -> None:
     # One step as long as a slow one elsewhere, or one alone that both have, tells nothing.
     con.execute(f"update kernels set start_ns = {60 * MS} where rank > 1 and step = 2")
     assert not query.notes(con)
+    con.execute("delete from kernels where rank = 3 and step > 0")
+    assert query.notes(con) == [
+        "rank 3: without steps 1-2, which others recorded. Means count each recorded step of each"
+        " rank once, so ranks with more steps weigh more. `--step 0` compares like with like."
+    ]
+    con.execute("update kernels set step = 5 where rank = 3")
+    assert query.notes(con)[0].endswith("weigh more.")  # no step that all have
 
 
 def test_the_ranks_own_device_is_named() -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 import duckdb
 import polars as pl
 
+from ...means import without_warm_up
 from ...scope import Scope
 from ..load.dropped_tokens import sum_notes
 from ..load.from_trace import is_short_enough, trace_load
@@ -38,6 +39,7 @@ def overview_of(
     if layers.is_empty():
         return None
     costs, _ = cost_rows(con, tables, Scope(run, capture, step=step))
+    costs = without_warm_up(con, costs)
     item: Literal["expert", "device"] = "device" if loads.is_empty() else "expert"
     spread = "max_over_mean" if item == "expert" else "device_max_over_mean"
     cost = costs.group_by(LAYER).agg(pl.col("excess_ns").mean())

@@ -54,7 +54,8 @@ def micro_batches(
             )
         )
     stages = rank_stages(con, job.run, job.capture)
-    steps, asked = len(job.ops.steps), int(change.value)
+    usual, asked = np.array(job.usual), int(change.value)
+    steps = len(usual)
     passes = _passes(con, job)
     if passes is not None and passes.measured.places > passes.measured.devices:
         # Transfers of two stages look the same whether these are chunks or micro-batches.
@@ -65,12 +66,12 @@ def micro_batches(
         if passes is None:
             raise
         return _by_passes(job, own, change, passes)
-    each, place = np.arange(steps), np.arange(recorded)[:, None]
-    old = _longest(pipelines, np.tile(each, (recorded, 1)), np.repeat(place, steps, axis=1))
+    place = np.arange(recorded)[:, None]
+    old = _longest(pipelines, np.tile(usual, (recorded, 1)), np.repeat(place, steps, axis=1))
     if asked == recorded:
         return own
-    new = _longest(pipelines, *_drawn(steps, recorded, asked))
-    rest = job.kept.lengths() - old
+    new = _longest(pipelines, *_drawn(usual, recorded, asked))
+    rest = job.kept.lengths()[usual] - old
     # Another run draws anew, as what was measured was drawn once.
     noise = new.var() * (1 / steps + asked / ((recorded - 1) * steps))
     if steps > 1:
@@ -111,14 +112,14 @@ def _longest(pipelines: list[Pipeline], step: Picked, micro_batch: Picked) -> Ti
     return found
 
 
-def _drawn(steps: int, recorded: int, asked: int) -> tuple[Picked, Picked]:
+def _drawn(steps: Picked, recorded: int, asked: int) -> tuple[Picked, Picked]:
     """Recorded micro-batches of which many steps are made, each drawn with all its stages and
     passes. The last one of a step also reduces gradients: it is drawn from last ones."""
     chance = np.random.default_rng(0)
     shape = (asked, max(min(_DRAWS, _MOST_DRAWN // asked), _LEAST_DRAWS))
     place = chance.integers(0, recorded - 1, shape)
     place[-1] = recorded - 1
-    return chance.integers(0, steps, shape), place
+    return steps[chance.integers(0, len(steps), shape)], place
 
 
 def measured_pipelines(

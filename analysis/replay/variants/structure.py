@@ -141,7 +141,9 @@ def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     follows, anything = (
         _hidden(own, _Room(exposed, alone, known, where)) for where in (place, step)
     )
-    usual, most = (float(job.span(one.waits).lengths().mean()) for one in (follows, anything))
+    usual, most = (
+        float(job.span(one.waits).lengths()[job.usual].mean()) for one in (follows, anything)
+    )
     return follows.unsure_by(max(usual - most, 0.0), 0.0)
 
 

@@ -2,7 +2,7 @@
 --
 -- Calls of the causes of free_causes but dispatch and the device, whether the device was free meanwhile or not. A call of
 -- the device's interface within an operator that waits for the device is that operator's, and a call within another of
--- its thread and cause is the outer one's.
+-- its thread and cause is the outer one's. Between two steps it is the one's before.
 --
 -- title: Calls that keep the host from launching
 -- meaning: Garbage collection, data loading, checkpoints, logging and waits for the device, with their lengths.
@@ -13,6 +13,7 @@
 --   run         varchar  run of the training job
 --   capture     varchar  ranks profiled at the same time
 --   rank        integer  global rank
+--   step        bigint   producer's step number in which it began, until the next one begins; NULL: before or after all
 --   cause       varchar  garbage_collection, data_loading, checkpoint, logging, profiler or synchronisation
 --   operator    varchar  operator, Python function or call of the interface
 --   location    varchar  line of source, the innermost that is no library's; NULL: stacks were not recorded or not read
@@ -41,8 +42,15 @@ _own as (
     asof left join _within as o
         on o.run = c.run and o.capture = c.capture and o.rank = c.rank and c.start_ns >= o.start_ns
     where c.priority <> 7 or o.end_ns is null or c.start_ns >= o.end_ns
+),
+_windows as (
+    select run, capture, rank, step, window_start_ns,
+        coalesce(
+            lead(window_start_ns) over (partition by run, capture, rank order by window_start_ns, step), window_end_ns
+        ) as until_ns
+    from steps where window_start_ns is not null
 )
-select run, capture, rank,
+select o.run, o.capture, o.rank, case when o.start_ns < until_ns then step end as step,
     ['garbage_collection', 'data_loading', 'checkpoint', 'logging', 'profiler', 'synchronisation', 'synchronisation'][priority]
         as cause,
     operator,
@@ -51,5 +59,8 @@ select run, capture, rank,
             and not regexp_matches(line, 'site-packages|dist-packages|/lib/python|<frozen|torch(_npu)?/'))[1],
         nullif(trim(split_part(call_stack, chr(10), 1)), '')) as location,
     count(*) as count, cast(sum(end_ns - start_ns) as bigint) as total_ns, max(end_ns - start_ns) as longest_ns
-from _own group by all
-order by run, capture, rank, total_ns desc, cause, operator, location nulls last
+from _own as o
+asof left join _windows as w
+    on w.run = o.run and w.capture = o.capture and w.rank = o.rank and o.start_ns >= w.window_start_ns
+group by all
+order by run, capture, rank, total_ns desc, cause, operator, location nulls last, step

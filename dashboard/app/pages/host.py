@@ -6,6 +6,7 @@ import streamlit as st
 
 from npuscope.analysis import query
 from npuscope.analysis.host import free_time
+from npuscope.analysis.host.blocking import host_calls
 from npuscope.analysis.host.gains import gain_notes, host_gains
 from npuscope.analysis.scope import RANK, Scope
 from npuscope.analysis.views import select
@@ -48,9 +49,9 @@ def named(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(pl.col("cause").replace(words))
 
 
-def of_ranks(con: duckdb.DuckDBPyConnection, scope: Scope, *, view: str) -> pl.DataFrame:
-    """Rows of a view that knows no steps."""
-    return select(con, view, scope, of=RANK)
+def host_placement(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
+    """Rows of the metric, which knows no steps."""
+    return select(con, "host_placement", scope, of=RANK)
 
 
 page.title("Why is the device free, and does the host keep up?")
@@ -97,10 +98,10 @@ with gained:
             is_open=True,
         )  # fmt: skip
         page.notes(gain_notes(gains))
-    calls = page.frame(of_ranks, view="host_calls", step=None)
+    calls = page.frame(host_calls)
     if not calls.is_empty():
         page.table(named(calls), name="host_calls", title="Calls that keep the host from launching")
-    places = page.frame(of_ranks, view="host_placement", step=None)
+    places = page.frame(host_placement, step=None)
     if not places.is_empty():
         page.heading("Are threads on cores near their device?")
         page.table(

@@ -63,13 +63,16 @@ def host(asked: Asked, by: By = "stage", *, top: TopOrAll = None) -> None:
 
 def _rows(con: duckdb.DuckDBPyConnection, scope: Scope, by: Key) -> pl.DataFrame:
     from npuscope.analysis.host import free_time
+    from npuscope.analysis.host.blocking import host_calls
     from npuscope.analysis.host.gains import host_gains
     from npuscope.analysis.scope import RANK
     from npuscope.analysis.views import select
 
     if by == "gain":
         return host_gains(con, scope)
-    if by == "call" or by == "placement":
+    if by == "call":
+        return host_calls(con, scope)
+    if by == "placement":
         return select(con, METRICS[by], scope, of=RANK)
     if by == "step":
         return free_time.free_time(con, scope)

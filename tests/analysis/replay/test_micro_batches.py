@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from npuscope.analysis.replay.capture_what_if import changed_work
@@ -64,7 +65,7 @@ def test_other_changes_stand_beside_other_micro_batches_but_not_of_chunks() -> N
 
 
 def test_draws_are_of_recorded_micro_batches_and_the_last_of_last_ones() -> None:
-    step, place = _drawn(3, 4, 8)
+    step, place = _drawn(np.arange(3), 4, 8)
     assert step.shape == place.shape and len(step) == 8
     assert (place[-1] == 3).all() and set(place[:-1].ravel()) == {0, 1, 2}
     assert set(step.ravel()) == {0, 1, 2}
