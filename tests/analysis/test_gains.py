@@ -222,6 +222,13 @@ def test_with_a_warm_up_step_is_told_what_is_told_without_it() -> None:
         mean_of(con, captures.capture_job(con, Scope()), "micro_batches=4") for con in (whole, cut)
     )
     assert wide["predicted_high_ns"] <= 1.05 * narrow["predicted_high_ns"]
+    # Of a rank that was read with --steps, kernels of neighbours are there: they are no steps.
+    cut.execute("update ranks set kept_steps = [13, 14]")
+    chosen = captures.capture_job(cut, Scope())
+    assert chosen.ops.steps == [13, 14]
+    # A step without a next one lasts until its last operation.
+    lengths = captures.capture_job(whole, Scope()).measured.lengths()[1:3].tolist()
+    assert chosen.measured.lengths().tolist() == pytest.approx(lengths, rel=0.03)
 
 
 @pytest.mark.slow

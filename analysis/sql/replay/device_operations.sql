@@ -14,8 +14,11 @@ _aligned as (
 ),
 _clocks as (
     select rank, coalesce(reference_ns, 0) as reference_ns, coalesce(offset_ns, 0) as offset_ns,
-        coalesce(drift, 0) as drift, offset_ns is not null as is_joined
-    from (select distinct rank from ranks where run = $run and capture = $capture) left join _aligned using (rank)
+        coalesce(drift, 0) as drift, offset_ns is not null as is_joined, kept_steps
+    from (
+        select rank, any_value(kept_steps) as kept_steps from ranks where run = $run and capture = $capture group by rank
+    )
+    left join _aligned using (rank)
 ),
 _launched as (
     select rank, connection_id, target, 
@@ -54,7 +57,8 @@ _all as (
     where start_ns is not null and dur_ns >= 0 and run = $run and capture = $capture
         and regexp_matches(type, '(?i)^(event_|memcpy|memset|kernel_|ai_core|ai_cpu|ai_vector|aiv|mix_)')
 )
-select rank, step, role,
+-- Of a rank that was read with --steps, what is there of a neighbouring step is no step of its own.
+select rank, if(kept_steps is null or list_contains(kept_steps, step), step, null) as step, role,
     start_ns - cast(round(offset_ns + drift * (start_ns - reference_ns - offset_ns) / (1 + drift)) as bigint) as start_ns,
     dur_ns, start_ns as recorded_ns,
     launch_ns - cast(round(offset_ns + drift * (launch_ns - reference_ns - offset_ns) / (1 + drift)) as bigint)
