@@ -92,6 +92,8 @@ def test_answers_and_outputs_where_names_are_not_utf8(
     source = tmp_path / f"new\nline {NOT_UTF8}"
     write_profile(source / "0_ascend_pt", 0)
     assert json.loads(run("doctor", source, "--json").out)["schema_version"] == 1
+    # What ranks were read from is known again.
+    assert "no rank was read from it" not in run("doctor", source).out
     assert json.loads(json_text({"path": str(source)})) == {"path": str(source)}
     assert visible(NOT_UTF8) == r"caf\udce9 \udcff"
     word = shell_word(str(source))
