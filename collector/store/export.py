@@ -85,8 +85,9 @@ def export(
         if temporary.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)
         else:
-            with contextlib.suppress(OSError):  # where nothing can be written, nothing is there
-                temporary.unlink()
+            for one in (temporary, temporary.with_name(f"{temporary.name}.wal")):
+                with contextlib.suppress(OSError):  # where nothing can be written, nothing is there
+                    one.unlink()
     return rows
 
 
@@ -120,6 +121,7 @@ def _write_duckdb(
         for name, source in rows_of.items():
             con.execute(f'create table written."{name}" as from {source}')
             rows[name] = _count(con, f'written."{name}"')
+        con.execute("checkpoint written")  # detaching and closing pass over a disk that is full
     finally:
         con.execute("detach written")
     return rows
@@ -131,6 +133,7 @@ def _write_versions(out: Path, summaries: Mapping[str, str]) -> None:
         written.execute(f"create table {SUMMARY_VERSIONS} (name varchar, version varchar)")
         for name, version in summaries.items():
             written.execute(f"insert into {SUMMARY_VERSIONS} values (?, ?)", [name, version])
+        written.execute("checkpoint")
 
 
 def _write_parquet(
