@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Iterable
 
 from npuscope.messages import Message
@@ -38,6 +40,20 @@ def numbers(values: Iterable[int]) -> str:
     more = sum(b - a + 1 for a, b in spans[_SHOWN:])
     told = ", ".join(shown)
     return Message("{numbers} and {number} more", numbers=told, number=more) if more else told
+
+
+def shell_word(path: str) -> str:
+    r"""A path as a shell takes it, in characters that a terminal shows: `'two words'`,
+    `$'caf\xe9\x0a'`."""
+    if path.isprintable():
+        return shlex.quote(path)
+    return "$'" + "".join(map(_in_shell, path)) + "'"
+
+
+def _in_shell(char: str) -> str:
+    if char.isprintable() and char not in "'\\":
+        return char
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(char))
 
 
 def figure(template: str, value: float) -> str:

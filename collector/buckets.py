@@ -28,6 +28,8 @@ _URL = re.compile(r"(?P<scheme>s3|obs|gs):/{1,2}(?P<bucket>[^/]+)(?:/+(?P<prefix
 # What one process asks for at once.
 _AT_ONCE = 16
 _CONNECT_S, _READ_S = 10, 60
+# What servers say that want fewer requests.
+_BUSY = ("SlowDown", "ServiceUnavailable", "Throttling", "RequestLimitExceeded", "503", "429")
 
 Found = TypeVar("Found")
 
@@ -312,6 +314,8 @@ def told(url: str, endpoint: str) -> Iterator[None]:
             told_of = f"no such bucket{where}: make it, or check its name"
         elif isinstance(error, PermissionError):
             told_of = f"refused{where} ({error}): check the credentials and the bucket's policy"
+        elif code in _BUSY:
+            told_of = f"too busy{where} ({code}): repeat it later"
         elif isinstance(error, OSError) or re.search("Endpoint|Timeout|Connection|Client", name):
             told_of = f"cannot be reached{where} ({name}: {error}): check the network and endpoint"
         else:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from . import schema
+from .literals import engine_name
 from .quiet_duckdb import open_duckdb
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def connect(
     con = open_duckdb(
         config={
             "memory_limit": f"{max(memory_bytes, 64 << 20) >> 20}MiB",
-            "temp_directory": str(folder / SPILL),
+            "temp_directory": engine_name(folder / SPILL),
             "threads": max(threads, 1),
             "preserve_insertion_order": True,
             # Rows on their way to a segment are compressed there, not in memory too.

@@ -11,7 +11,7 @@ import polars as pl
 
 from npuscope.messages import Message, joined
 
-from ..wording import ms
+from ..wording import ms, shell_word
 
 Certainty = Literal["measured", "estimated", "hint"]
 CERTAINTIES: dict[Certainty, str] = {
@@ -88,7 +88,7 @@ def titled(name: str) -> str:
 
 def addressed(found: Iterable[Finding], path: str) -> list[Finding]:
     """Findings whose commands name what the user opened."""
-    place = shlex.quote(path)
+    place = shell_word(path)
     return [replace(one, command=one.command.replace("PATH", place)) for one in found]
 
 

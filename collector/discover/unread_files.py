@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..model import storable
 from ..store.manifest import MARKER
 from .roles import role_of
 
@@ -89,9 +90,9 @@ def unread(path: Path, sources: Iterable[str], problems: Iterable[str] = ()) -> 
     were not entered they are unknown.
     """
     root = (path if path.is_dir() else path.parent).resolve()
-    known = {os.path.realpath(source) for source in sources}
+    known = {_real(source) for source in sources}
     places = {str(parent) for source in known for parent in Path(source).parents}
-    told = {os.path.realpath(place) for place in problems}
+    told = {_real(place) for place in problems}
     kinds: dict[tuple[str, str], list[tuple[str, int | None]]] = {}
     for entry, what, why, size_bytes in _walk(root, known, places, told):
         kinds.setdefault((what, why), []).append((entry, size_bytes))
@@ -101,6 +102,12 @@ def unread(path: Path, sources: Iterable[str], problems: Iterable[str] = ()) -> 
         total = None if None in sizes else sum(size for size in sizes if size is not None)
         found.append(Unread(what, why, len(entries), total, min(entry for entry, _ in entries)))
     return sorted(found, key=lambda one: (one.why, one.what))
+
+
+def _real(place: str) -> str:
+    """Where it lies without links, in the text that manifests keep of a name."""
+    name = os.fsdecode(place.encode(errors="surrogateescape"))
+    return storable(os.path.realpath(name))
 
 
 def _walk(
@@ -122,19 +129,20 @@ def _walk(
             if seen > _ENTRIES_AT_MOST:
                 yield folder, "more entries", "too many to list", None
                 return
-            if entry.path in known or entry.path in told:
+            place = storable(entry.path)
+            if place in known or place in told:
                 continue
             if entry.is_symlink():
-                if os.path.realpath(entry.path) not in known | places:
+                if _real(entry.path) not in known | places:
                     yield entry.path, "links", "links are followed for profiles only", None
             elif not entry.is_dir(follow_symlinks=False):
-                what, why = _of_file(entry.name, folder in places)
+                what, why = _of_file(entry.name, storable(folder) in places)
                 try:
                     size_bytes = entry.stat(follow_symlinks=False).st_size
                 except OSError:
                     size_bytes = None
                 yield entry.path, what, why, size_bytes
-            elif entry.path not in places and (kind := _named(_FOLDERS, _with_parent(entry.path))):
+            elif place not in places and (kind := _named(_FOLDERS, _with_parent(entry.path))):
                 yield entry.path, kind[0] + "/", kind[1], None
             else:
                 pending.append(entry.path)

@@ -59,7 +59,7 @@ from ..store.compact_files import Place
 from ..store.folder_handles import make_staging
 from ..store.manifest import Manifest, SourceRecord, rank_folder, read_manifest
 from ..store.segments import Summarise, in_generation, write_summaries, write_tables
-from ..store.space import is_out_of_space
+from ..store.space import is_out_of_space, is_refused_by_store
 from .damage import changed_files, worse_than
 from .deadline import Deadline, OverTime, over_time, time_limit_s
 from .digests import digest_now
@@ -94,8 +94,8 @@ class RankOutcome:
     """What became of one rank.
 
     `error` says why nothing was published, `out_of_space` that the store's disk was full,
-    `out_of_memory` that it needs more than it may take; `failed_files` what was not read of a rank
-    that was.
+    `refused_by_store` that it took nothing for another reason, `out_of_memory` that the rank needs
+    more than it may take; `failed_files` what was not read of a rank that was.
     """
 
     run: str
@@ -109,6 +109,7 @@ class RankOutcome:
     seconds: float = 0.0
     out_of_space: bool = False
     out_of_memory: bool = False
+    refused_by_store: bool = False
 
 
 def read_rank(task: RankTask, summarise: Summarise | None, advance: Advance) -> RankOutcome:
@@ -287,6 +288,7 @@ def failure(
         warnings=tuple(reading.warnings), seconds=seconds,
         out_of_space=is_out_of_space(error),
         out_of_memory=isinstance(error, duckdb.OutOfMemoryException),
+        refused_by_store=is_refused_by_store(error),
     )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from ..quiet_duckdb import open_duckdb
 from ..small_files import open_regular
 from .folder_handles import ELSEWHERE, cache_folder, make_private, staging_name, sweep_staging
 from .manifest import BUNDLE_HEAD
+from .space import is_out_of_space
 
 _BEGIN = b'<script type="application/zip" id="npuscope-tables">'
 _END = b"</script>"
@@ -131,10 +132,14 @@ def _unpacked(path: Path, _: int, size: int) -> Path:
         sweep_staging(folder)
         tables = base64.b64decode(whole[begin + len(_BEGIN) : end], validate=True)
         _fill(io.BytesIO(tables), folder, target)
-    except (*_DAMAGE, duckdb.Error) as error:
-        raise StoreError(f"{path}: its tables are damaged: {error}") from error
-    except OSError as error:
-        told = f"{path}: its tables cannot be unpacked below {folder} ({error.strerror or error})"
+    except (*_DAMAGE, duckdb.Error, OSError) as error:
+        if is_out_of_space(error):  # the engine's error tells nothing else of it
+            why = "no space left"
+        elif isinstance(error, OSError):
+            why = error.strerror or str(error)
+        else:
+            raise StoreError(f"{path}: its tables are damaged: {error}") from error
+        told = f"{path}: its tables cannot be unpacked below {folder} ({why})"
         raise StoreError(f"{told}: {ELSEWHERE}") from error
     with suppress(OSError):  # another process may be at it
         kept = sorted(folder.glob("*.duckdb"), key=lambda one: -one.stat().st_mtime)
@@ -167,9 +172,11 @@ def _fill(archive: IO[bytes], folder: Path, target: Path) -> None:
                 con.execute(schema.create_sql(table, keys=True).replace(
                     f'create table "{name_of}"', f'create table if not exists "{name_of}"'
                 ))  # fmt: skip
+            con.execute("checkpoint")  # closing passes over a disk that is full
         temporary.replace(target)
     finally:
-        temporary.unlink(missing_ok=True)
+        for one in (temporary, temporary.with_name(f"{temporary.name}.wal")):
+            one.unlink(missing_ok=True)
         part.unlink(missing_ok=True)
 
 

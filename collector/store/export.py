@@ -17,7 +17,7 @@ from npuscope.errors import StoreError, UsageError
 
 from .. import schema
 from ..csv_cells import quoted_cell
-from ..literals import sql_literal
+from ..literals import engine_name, sql_literal
 from ..quiet_duckdb import open_duckdb
 from ..staging import scalar
 from .folder_handles import staging_name
@@ -44,7 +44,8 @@ def export(
     All rows, or those of a run and of a capture.
     `con` comes from `store.open`, where it may write into the folder of `out`. `duckdb` writes one
     file with every table, `parquet` and `csv` a folder with a file per table that has rows. Raises
-    UsageError where `out` holds something else than an earlier export.
+    UsageError where `out` holds something else than an earlier export, StoreError where it cannot
+    be written.
     """
     writers: dict[
         str, Callable[[duckdb.DuckDBPyConnection, Mapping[str, str], Path], dict[str, int]]
@@ -60,6 +61,7 @@ def export(
     equal = (f"{key} = {sql_literal(value)}" for key, value in keys.items() if value is not None)
     condition = " and ".join(equal) or "true"
     rows_of = {name: f'(select * from "{name}" where {condition})' for name in names}
+    engine_name(out)
     _refuse_foreign(out, form, names)
     temporary = out.with_name(f"{staging_name()}.{out.name}")
     try:
@@ -83,8 +85,9 @@ def export(
         if temporary.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)
         else:
-            with contextlib.suppress(OSError):  # where nothing can be written, nothing is there
-                temporary.unlink()
+            for one in (temporary, temporary.with_name(f"{temporary.name}.wal")):
+                with contextlib.suppress(OSError):  # where nothing can be written, nothing is there
+                    one.unlink()
     return rows
 
 
@@ -111,12 +114,14 @@ def _refuse_foreign(out: Path, form: str, names: Collection[str]) -> None:
 def _write_duckdb(
     con: duckdb.DuckDBPyConnection, rows_of: Mapping[str, str], out: Path
 ) -> dict[str, int]:
-    con.execute(f"attach {sql_literal(str(out))} as written (storage_version '{STORAGE_VERSION}')")
+    place = sql_literal(engine_name(out))
+    con.execute(f"attach {place} as written (storage_version '{STORAGE_VERSION}')")
     try:
         rows: dict[str, int] = {}
         for name, source in rows_of.items():
             con.execute(f'create table written."{name}" as from {source}')
             rows[name] = _count(con, f'written."{name}"')
+        con.execute("checkpoint written")  # detaching and closing pass over a disk that is full
     finally:
         con.execute("detach written")
     return rows
@@ -128,6 +133,7 @@ def _write_versions(out: Path, summaries: Mapping[str, str]) -> None:
         written.execute(f"create table {SUMMARY_VERSIONS} (name varchar, version varchar)")
         for name, version in summaries.items():
             written.execute(f"insert into {SUMMARY_VERSIONS} values (?, ?)", [name, version])
+        written.execute("checkpoint")
 
 
 def _write_parquet(
@@ -159,7 +165,7 @@ def _write_files(
     rows: dict[str, int] = {}
     for name, source in rows_of.items():
         if _count(con, source):
-            path = sql_literal(str(out / f"{name}.{suffix}"))
+            path = sql_literal(engine_name(out / f"{name}.{suffix}"))
             described = con.execute(f"describe from {source}").fetchall()
             columns = [(f'"{column}"', kind) for column, kind, *_ in described]
             cells = ", ".join(f"{cell(column, kind)} as {column}" for column, kind in columns)

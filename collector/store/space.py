@@ -18,6 +18,7 @@ from .manifest import Manifest
 
 _FEW_INODES = 256
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_UNWRITABLE = frozenset({errno.EROFS, errno.ESTALE, errno.ENOTCONN})
 # DuckDB tells in words: of a failed write, and of spilling for which no room is left.
 _FULL_WORDS = ("No space left on device", "Disk quota exceeded", "max_temp_directory_size")
 
@@ -32,6 +33,14 @@ def is_out_of_space(error: BaseException) -> bool:
             return True
         behind = behind.__cause__ or behind.__context__
     return False
+
+
+def is_refused_by_store(error: BaseException) -> bool:
+    """Whether an error says that a store takes nothing just now, whatever it is: its bucket is out
+    of reach or the credentials have expired, its disk is read-only or its server gone."""
+    return isinstance(error, StoreError) or (
+        isinstance(error, OSError) and error.errno in _UNWRITABLE
+    )
 
 
 def file_system_of(path: Path) -> tuple[str, str]:

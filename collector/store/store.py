@@ -35,7 +35,7 @@ import msgspec
 from npuscope.errors import StoreError
 
 from .. import schema
-from ..literals import file_literal, sql_literal
+from ..literals import engine_name, file_literal, sql_literal
 from ..quiet_duckdb import open_duckdb
 from ..small_files import decode, open_regular
 from . import mirror
@@ -165,7 +165,7 @@ def _database(path: Path) -> Path:
 def _connection(spill: Path | None = None) -> duckdb.DuckDBPyConnection:
     # What memory does not hold goes there, not into the working folder; made when it is needed.
     spill = spill or _spill_folder() / f"{_spilled()}{secrets.token_hex(4)}"
-    con = open_duckdb(config={**_OFFLINE, "temp_directory": str(spill)})
+    con = open_duckdb(config={**_OFFLINE, "temp_directory": engine_name(spill)})
     con.execute("load parquet")  # built in; its setting waits for it
     con.execute("set parquet_metadata_cache = true")  # a published segment never changes
     return con
@@ -364,13 +364,13 @@ def attach_export(
     `writable`. Views are passed over, tables whose columns are computed, and names that no table of
     ours has. Raises duckdb.Error.
     """
-    whole = str(path.absolute())  # a bare name might begin as a URL does
+    whole = engine_name(path.absolute())  # a bare name might begin as a URL does
     before, mark, after = whole.partition("?")  # as the engine names its log
     con.execute(
         f"set allowed_paths = [{sql_literal(whole)}, {sql_literal(f'{before}.wal{mark}{after}')}]"
     )
     if writable is not None:
-        con.execute(f"set allowed_directories = [{sql_literal(str(writable.absolute()))}]")
+        con.execute(f"set allowed_directories = [{sql_literal(engine_name(writable.absolute()))}]")
     con.execute("set enable_external_access = false")
     con.execute(f"attach {sql_literal(whole)} as exported (read_only, type duckdb)")
     rows = con.execute(

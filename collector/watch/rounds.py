@@ -20,6 +20,7 @@ from ..ingest.read_rank import RankOutcome, RankTask
 from ..readers.metadata.profiler_metadata import read_metadata
 from ..store.derived import derived_folder, read_derived
 from ..store.manifest import create_store, is_store, rank_folder, write_index
+from ..store.mirror import url_behind
 from ..store.retention import StoredCapture, drop_capture
 from ..store.space import advice
 from ..store.sweep import sweep
@@ -68,6 +69,7 @@ class Watch:
     tries: int = 0
     try_again_s: float = 0.0
     has_told_unwritable: bool = False
+    refusal: str = ""
 
     def ends(self) -> bool:
         return not self.go_on()
@@ -75,6 +77,11 @@ class Watch:
     @property
     def is_full(self) -> bool:
         return self.state.is_disk_full
+
+    @property
+    def is_kept_waiting(self) -> bool:
+        """Whether the store took nothing when it was last tried."""
+        return self.is_full or bool(self.refusal)
 
     def say(self, **fields: object) -> None:
         self.state = msgspec.structs.replace(self.state, **fields)
@@ -189,6 +196,9 @@ def _take(watch: Watch, task: RankTask, outcome: RankOutcome, fingerprint: str) 
     place, state = task.source.root, watch.state
     if outcome.out_of_space:
         disk_is_full(watch)
+        return
+    if outcome.refused_by_store:  # no fault of the profile
+        store_refuses(watch, outcome.error or "")
         return
     if outcome.error is not None:
         if not Path(place).is_dir():
@@ -335,27 +345,51 @@ def show(watch: Watch) -> None:
 
 def disk_is_full(watch: Watch) -> None:
     """Pause, longer each time; said once."""
+    _pause(watch)
+    if not watch.is_full:
+        watch.say(is_disk_full=True)
+        again = "" if watch.options.once else "; retrying until then"
+        watch.handed.tell(f"{advice(watch.options.store)}{again}")
+
+
+def store_refuses(watch: Watch, why: str) -> None:
+    """Pause, longer each time, where the store takes nothing for another reason; said once."""
+    _pause(watch)
+    if not watch.refusal:
+        watch.say(errors_total=watch.state.errors_total + 1)
+        again = "" if watch.options.once else "; retrying until it can be written"
+        watch.handed.tell(f"{why}{again}")
+    watch.refusal = why
+
+
+def _pause(watch: Watch) -> None:
+    """Once for all ranks of a round that met it."""
+    if time.monotonic() < watch.try_again_s:
+        return
     pause_s = min(watch.options.poll_s * 2**watch.tries, _LONGEST_PAUSE_S)
     watch.try_again_s = time.monotonic() + pause_s
     watch.tries = min(watch.tries + 1, 30)
-    if not watch.is_full:
-        watch.say(is_disk_full=True)
-        watch.handed.tell(f"{advice(watch.options.store)}; retrying until then")
 
 
 def end_pause(watch: Watch, retried_s: float | None) -> None:
-    """A round has ended that tried all again that a full disk kept waiting, after a pause until
+    """A round has ended that tried all again that the store kept waiting, after a pause until
     `retried_s` (None: it did not). There may be nothing left of it: profiles were deleted."""
-    if watch.is_full and watch.try_again_s == retried_s and not watch.processes.pending:
+    if watch.is_kept_waiting and watch.try_again_s == retried_s and not watch.processes.pending:
         disk_has_room(watch)
 
 
 def disk_has_room(watch: Watch) -> None:
-    """End the pause."""
+    """End the pause. In one round alone nothing is tried again, whatever was taken meanwhile."""
+    if watch.options.once:
+        return
     watch.tries, watch.try_again_s = 0, 0.0
     if watch.is_full:
         watch.say(is_disk_full=False)
         watch.handed.tell(f"{watch.options.store}: space is available again, resuming")
+    if watch.refusal:
+        watch.refusal = ""
+        named = url_behind(watch.options.store) or watch.options.store
+        watch.handed.tell(f"{named}: can be written again, resuming")
 
 
 def release_idle(watch: Watch) -> None:

@@ -117,7 +117,7 @@ def _watch(options: Options, handed: Hooks, stop: threading.Event) -> WatchState
         )
         show(watch)
         while not stop.is_set():
-            is_retried = watch.is_full and time.monotonic() >= watch.try_again_s
+            is_retried = watch.is_kept_waiting and time.monotonic() >= watch.try_again_s
             retried_s = watch.try_again_s if is_retried else None
             with _survived(watch):
                 ingest_round(watch)
@@ -135,6 +135,11 @@ def _watch(options: Options, handed: Hooks, stop: threading.Event) -> WatchState
         watch.say(is_running=False)
         show(watch)
         handed.tell("stopped" if not options.once else _summary(watch))
+        if options.once and watch.is_kept_waiting:
+            raise StoreError(
+                f"{url_behind(options.store) or options.store}: could not take all: what is missing"
+                " is read when the command is repeated"
+            )
     return watch.state
 
 

@@ -29,6 +29,7 @@ import duckdb
 from npuscope import __version__
 from npuscope.analysis.timeline.lanes import prepare_overlap
 from npuscope.analysis.wording import number, ranks_named
+from npuscope.collector.literals import engine_name
 from npuscope.collector.selection import spans_of, spans_text
 from npuscope.collector.staging import is_empty, scalar
 from npuscope.collector.store.folder_handles import staging_name
@@ -60,6 +61,7 @@ def write(trace: Trace, out: Path, expected: Expected) -> Written:
     It takes its name when it is whole. Raises UsageError where `out` is something else than an
     earlier trace, StoreError where it cannot be written.
     """
+    engine_name(out)  # spills beside it
     _refuse_foreign(out)
     workshop = out.with_name(f"{staging_name()}.{out.name}")
     places = trace.chosen.places

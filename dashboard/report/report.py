@@ -5,7 +5,6 @@ Frames in, blocks out: `report_terminal`, `html_page` and `markdown` draw them.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -32,7 +31,7 @@ from npuscope.analysis.report_rows import (
     pipeline_told,
 )
 from npuscope.analysis.scope import Scope
-from npuscope.analysis.wording import megabytes, ms, percent, plain, ranks_named, us
+from npuscope.analysis.wording import megabytes, ms, percent, plain, ranks_named, shell_word, us
 from npuscope.collector.wall_clock import EPOCH_FROM_NS
 from npuscope.messages import Message, joined
 
@@ -402,7 +401,7 @@ def experts_blocks(seen: Overview | None, *, top: int, path: str) -> Iterator[Bl
     if seen.item == "device":
         yield Sentence(COLLECT)
     elif seen.devices_count and seen.devices_count > 1:
-        command = f"npuscope experts plan {shlex.quote(path)} --devices {seen.devices_count}"
+        command = f"npuscope experts plan {shell_word(path)} --devices {seen.devices_count}"
         yield Sentence(Message("a better placement and its gain: `{command}`", command=command))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -35,7 +36,10 @@ def json_text(value: Any, encoding: str = "utf-8") -> str:
     r"""A value as JSON: whatever is obeyed, or lacking in the encoding, as `\uXXXX`."""
     import msgspec
 
-    text = msgspec.json.encode(value, enc_hook=str).decode()
+    try:
+        text = msgspec.json.encode(value, enc_hook=str).decode()
+    except UnicodeEncodeError:  # a path that is not UTF-8
+        return json.dumps(msgspec.to_builtins(value, enc_hook=str), separators=(",", ":"))
     if text.isascii() and "\x7f" not in text:  # other control characters are spelled out already
         return text
     text = visible(text)
@@ -47,5 +51,5 @@ def json_text(value: Any, encoding: str = "utf-8") -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be")
+    units = found[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

@@ -19,7 +19,7 @@ from npuscope.analysis.catalog import metrics
 from npuscope.analysis.experts.load.load_rows import By as ExpertKey
 from npuscope.analysis.flops.model.describe import presets
 from npuscope.analysis.operators.answers import OperatorKey
-from npuscope.analysis.wording import numbers
+from npuscope.analysis.wording import numbers, shell_word
 from npuscope.capture import Capture, MfuKey
 from npuscope.commands.serve.select_pages import SelectPages
 from npuscope.console.printable import json_text, visible
@@ -137,7 +137,8 @@ class Question:
                 said += [f" {one}" if one.startswith("-") else one for one in words]
             else:
                 said += [f"--{name.replace('_', '-')}", str(value)]
-        return shlex.join(["npuscope", verb, place, *options, *said, "--json"])
+        told = shlex.join([*options, *said, "--json"])
+        return f"npuscope {verb} {shell_word(place)} {told}"
 
 
 _PLACE = {"rank": _RANK, "step": _STEP}

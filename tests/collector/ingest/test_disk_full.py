@@ -12,7 +12,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from npuscope.collector.store.space import file_system_of, is_out_of_space
+from npuscope.collector.store.space import file_system_of, is_out_of_space, is_refused_by_store
+from npuscope.errors import StoreError
 from tests.conftest import WriteProfile
 from tests.private_mounts import in_private_mounts
 
@@ -136,6 +137,9 @@ def test_every_way_of_being_full_is_known(tmp_path: Path) -> None:
         con.execute("select nothing")
     assert not is_out_of_space(other.value)
     con.close()
+    refusals = (StoreError("s3://b: refused"), OSError(errno.EROFS, ""), OSError(errno.ESTALE, ""))
+    assert all(map(is_refused_by_store, refusals))
+    assert not is_refused_by_store(OSError(errno.ENOENT, "gone"))
 
 
 def test_the_file_system_of_a_path_is_the_innermost_mount() -> None:

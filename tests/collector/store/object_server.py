@@ -20,13 +20,14 @@ _PAGE = 50
 
 @dataclass
 class Objects:
-    """What the server holds: by key, content and time; every request that it met; and a hook that
-    is called before each put."""
+    """What the server holds: by key, content and time; every request that it met; hooks that are
+    called before each put, of which one tells the word that the put is refused with."""
 
     kept: dict[str, tuple[bytes, float]] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     before_put: Callable[[str], None] = lambda key: None
+    refused_put: Callable[[str], str] = lambda key: ""
     clock_s: Callable[[], float] = time.time
     address: str = ""
 
@@ -107,6 +108,8 @@ def _handler(objects: Objects) -> type[BaseHTTPRequestHandler]:
             key = self._key()
             content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             objects.before_put(key)
+            if word := objects.refused_put(key):
+                return self._error(400, word)
             with objects.lock:
                 found = objects.kept.get(key)
                 given = self.headers.get("If-Match")

@@ -18,6 +18,8 @@ from mcp.client.stdio import StdioServerParameters
 
 pytest.importorskip("s3fs")
 
+from botocore.exceptions import ClientError
+
 import npuscope
 from npuscope.analysis.summaries import summarise
 from npuscope.collector import buckets
@@ -359,6 +361,13 @@ def test_what_is_wrong_is_said(
         read_from(URL)
 
 
+def test_a_busy_server_is_reached() -> None:
+    with pytest.raises(StoreError, match=r"s3://bucket: too busy \(SlowDown\): repeat it later"):
+        with buckets.told("s3://bucket", ""):
+            said = {"Error": {"Code": "SlowDown", "Message": "Please reduce your request rate."}}
+            raise OSError(16, "reduce") from ClientError(said, "PutObject")
+
+
 def test_without_credentials_it_is_said(
     objects: Objects, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -440,13 +449,13 @@ def used(
         yield served
 
 
-def ran(*words: object) -> str:
+def ran(*words: object, code: int = 0) -> str:
     """What a command of its own process says, on both of its outputs."""
     done = subprocess.run(
         [sys.executable, "-m", "npuscope", *map(str, words)], capture_output=True, text=True,
         check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 
 
@@ -464,7 +473,14 @@ def test_the_dashboard_reads_a_bucket(used: Objects, tmp_path: Path) -> None:
 
 
 def test_watching_fills_a_bucket(used: Objects, source: Path) -> None:
-    told = ran("watch", source, "--store", "s3://bucket/watched", "--once", "--quiet-after", "0")
+    command = ("watch", source, "--store", "s3://bucket/watched", "--once", "--quiet-after", "0")
+    # What a bucket takes none of is no fault of the profiles: they are read when it does again.
+    used.refused_put = lambda key: "ExpiredToken" if key.endswith("/manifest.json") else ""
+    told = ran(*command, code=3)
+    assert "The token has expired" in told or "ExpiredToken" in told, told
+    assert "0 unusable" in told and "s3://bucket/watched: could not take all" in told
+    used.refused_put = lambda key: ""
+    told = ran(*command)
     published = {key for key in used.kept if key.startswith("bucket/watched/")}
     manifest = [key for key in published if key.endswith("/manifest.json")]
     assert len(manifest) == RANKS and "for s3://bucket/watched" in told, told

@@ -169,6 +169,23 @@ def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
     assert state.quarantined == () and state.errors_total == 0
 
 
+# One round, and a disk that has no room for all.
+FULL_IN_ITS_ROUND = """
+mount -t tmpfs -o size=200k none "$1"; small=$1; log=$2; shift 3
+code=0; "$@" --once 2>"$log" || code=$?
+cp "$small/store/watch-state.json" "$log.state"
+[ $code = 3 ]
+"""
+
+
+@pytest.mark.slow
+def test_one_round_tells_that_a_full_disk_left_ranks_out(tmp_path: Path) -> None:
+    told, state = watched_on_a_full_disk(tmp_path, FULL_IN_ITS_ROUND)
+    assert state.ranks_ingested_total < 6 and state.is_disk_full and state.quarantined == ()
+    assert "retrying" not in told and "resuming" not in told
+    assert "could not take all: what is missing is read when the command is repeated" in told
+
+
 # The same, but what it waited to read is deleted before there is room.
 FULL_THEN_NOTHING = """
 mount -t tmpfs -o size=200k none "$1"; small=$1; log=$2; root=$3; shift 3

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 import npuscope
+from npuscope.analysis.wording import shell_word
 from npuscope.collector.store import store
 from npuscope.collector.store.manifest import manifests
+from npuscope.console.printable import json_text, visible
 from npuscope.errors import TraceNotFound
+from tests.cli.command import runner
 from tests.conftest import WriteProfile
 from tests.prove.hardening.captures import write_small
 from tests.prove.hardening.cases import Told, run_ingest
@@ -76,6 +80,35 @@ def test_a_store_needs_a_name_that_can_be_written_down(
     assert told.code == 3
     assert "not UTF-8" in told.errors and "--store" in told.errors
     assert not (tmp_path / NOT_UTF8).exists()
+
+
+@pytest.mark.slow
+def test_answers_and_outputs_where_names_are_not_utf8(
+    tmp_path: Path, write_profile: WriteProfile, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """What npuscope writes itself takes any name; what the engine writes is refused by it."""
+    run = runner(tmp_path / "cache", monkeypatch, capsys)
+    source = tmp_path / f"new\nline {NOT_UTF8}"
+    write_profile(source / "0_ascend_pt", 0)
+    assert json.loads(run("doctor", source, "--json").out)["schema_version"] == 1
+    # What ranks were read from is known again.
+    assert "no rank was read from it" not in run("doctor", source).out
+    assert json.loads(json_text({"path": str(source)})) == {"path": str(source)}
+    assert visible(NOT_UTF8) == r"caf\udce9 \udcff"
+    word = shell_word(str(source))
+    assert word.isprintable() and word.endswith(r"/new\x0aline caf\xe9 \xff'")
+    said = subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, check=True)
+    assert said.stdout == os.fsencode(source)
+
+    for form in ("duckdb", "parquet", "csv", "perfetto"):
+        done = run("export", form, source, "-o", source / "out")
+        assert done.code == 3
+        assert done.err.endswith(
+            r"line caf\xe9 \xff/out: this name is not UTF-8, and the query engine takes no other:"
+            " rename the folder or the file, or give another\n"
+        )
+    assert sorted(path.name for path in source.iterdir()) == ["0_ascend_pt"]
 
 
 def test_a_path_with_detours(tmp_path: Path, write_profile: WriteProfile) -> None:

@@ -133,9 +133,10 @@ def test_an_export_without_room_blames_no_file_of_the_store(
     out = tmp_path / "outputs" / "out"
     out.parent.mkdir()
     command = npuscope("export", form, target, "-o", out)
-    small = SMALL.format(size="16k")
+    small = SMALL.format(size="16k").replace('exec "$@"', '"$@" || code=$?')
+    small += f"; ls -A {out.parent}; exit $code"
     done = execute(in_private_mounts(small, str(out.parent), *command), tmp_path)
-    assert done.code == 3
+    assert (done.code, done.out) == (3, "")  # nothing half is left
     assert f"npuscope: {out}: cannot be written (no space left)\n" in done.errors
     assert "damaged" not in done.errors
 
@@ -280,6 +281,19 @@ def test_results_that_do_not_fit(target: Path, tmp_path: Path) -> None:
         done = execute(in_private_mounts(SMALL.format(size=size), str(small), *command), tmp_path)
         assert done.code == 3, done.errors
         assert "No space left" in done.errors or "no space left" in done.errors
+
+
+@pytest.mark.slow
+def test_a_bundle_is_whole_where_its_cache_is_full(target: Path, tmp_path: Path) -> None:
+    page, cache = tmp_path / "case.npuscope.html", tmp_path / ".cache"
+    assert run("bundle", target, "-o", page, home=tmp_path).code == 0
+    cache.mkdir()
+    looked = SMALL.format(size="60k").replace('exec "$@"', '"$@" || code=$?')
+    looked += f"; find {cache} -type f; exit $code"
+    done = execute(in_private_mounts(looked, str(cache), *npuscope("steps", page)), tmp_path)
+    assert done.code == 3 and "damaged" not in done.errors
+    assert "cannot be unpacked below" in done.errors and "(no space left)" in done.errors
+    assert done.out == ""  # nothing half is left
 
 
 def test_a_damaged_segment_says_what_to_do(source: Path, target: Path, tmp_path: Path) -> None:
