@@ -88,8 +88,8 @@ def order_pauses(job: Measured, made: Precedence, own: Times) -> dict[str, Times
                        for device, entry in made.entries])  # fmt: skip
     of_rank = np.stack([_means(own[:, [at]], places) for at in range(own.shape[1])], axis=1)
     everywhere = np.ones((1, own.shape[1]))
-    gaps = np.rint(job.entry_gaps(made)[:, None])
-    lags = np.rint(job.link_lags(made)[:, None])
+    gaps = np.rint(job.entry_gaps(made))
+    lags = np.rint(job.link_lags(made))
     runs = [
         (_means(own, kinds)[:, None] * everywhere, None, None),
         (_means(own, places)[:, None] * everywhere, None, None),

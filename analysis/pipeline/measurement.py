@@ -32,10 +32,11 @@ class Measured:
 
     alone_ns: how long passes take that nothing runs beside, by kind: places on the route x
     micro-batches x columns. pair_ratio: a pair beside each other over both alone, a mean; None:
-    none ran. gaps_ns: usual ones by device, of entries that receive nothing. receive_gaps_ns,
-    queued_gaps_ns (of entries that receive behind what the one before them sends), lags_ns and
-    alone_lags_ns (behind passes that nothing runs beside: of two, one may have sent before both
-    ended) by link of the order, NaN where nothing tells. hosts: of devices; None: unknown.
+    none ran. gaps_ns: usual ones by device and column, of entries that receive nothing.
+    receive_gaps_ns, queued_gaps_ns (of entries that receive behind what the one before them sends),
+    lags_ns and alone_lags_ns (behind passes that nothing runs beside: of two, one may have sent
+    before both ended) by link of the order and column, NaN where nothing tells. hosts: of devices;
+    None: unknown.
     """
 
     made: Precedence
@@ -65,47 +66,70 @@ class Measured:
     def micro_batches(self) -> int:
         return int(self.alone_ns["F"].shape[1])
 
-    def entry_gaps(self, made: Precedence) -> Times:
-        """The gaps before the entries of an order."""
+    def entry_gaps(self, made: Precedence, unknown: float = 0.5) -> Times:
+        """The gaps before the entries of an order, by column; `unknown` as of `link_lags`."""
         found = self.gaps_ns[[device for device, _ in made.entries]]
         is_transfer = made.link >= 0
         target, link = made.target[is_transfer], made.link[is_transfer]
         found[target] = -np.inf
-        # What was always waited for takes as long as it did then; behind another, both do.
-        free = self._of_links(made, self.receive_gaps_ns, self.link_lags(made))
-        behind = self._of_links(made, self.queued_gaps_ns, 2 * free)
-        gaps = np.where(queued(made)[target], behind[link], free[link])
+        # What was always waited for takes as much of its link's lag as others usually do; behind
+        # another, both do.
+        lags = self.link_lags(made, unknown)
+        told = np.where(np.isnan(self.receive_gaps_ns), np.nan, self._own_lags(made))
+        usual = self._usual(made, self.receive_gaps_ns, unknown, lags)
+        usual_lags = self._usual(made, told, unknown, lags)
+        share = np.clip(usual / np.maximum(usual_lags, 1.0), 0.0, 1.0)
+        free = self._of_links(made, self.receive_gaps_ns, usual + share * (lags - usual_lags))
+        both = self._usual(made, self.queued_gaps_ns, unknown, 2 * free)
+        behind = self._of_links(made, self.queued_gaps_ns, both)
+        gaps = np.where(queued(made)[target, None], behind[link], free[link])
         np.maximum.at(found, target, gaps)
         return found
 
-    def link_lags(self, made: Precedence) -> Times:
-        """The lags of the links of an order."""
+    def link_lags(self, made: Precedence, unknown: float = 0.5) -> Times:
+        """The lags of the links of an order, by column; `unknown`: of those that were not measured
+        which quantile of the others, within a host or between hosts."""
+        lags_ns = self._own_lags(made)
+        nothing = np.zeros((len(made.links), lags_ns.shape[1]))
+        return self._of_links(made, lags_ns, self._usual(made, lags_ns, unknown, nothing))
+
+    def _own_lags(self, made: Precedence) -> Times:
         has_pairs = any(len(entry) > 1 for _, entry in made.entries)
-        lags_ns = self.lags_ns if has_pairs else self.alone_lags_ns
-        return self._of_links(made, lags_ns, np.zeros(len(made.links)))
+        return self.lags_ns if has_pairs else self.alone_lags_ns
+
+    def _known(self, times_ns: Times) -> dict[tuple[int, int], Times]:
+        told = zip(self.made.links, times_ns, strict=True)
+        return {link: ns for link, ns in told if not np.isnan(ns).any()}
 
     def _of_links(self, made: Precedence, times_ns: Times, else_ns: Times) -> Times:
-        """Gaps or lags of the links of an order: those that were not measured as the others within
-        a host, or between hosts, usually; `else_ns` where none were."""
-        told = zip(self.made.links, times_ns.tolist(), strict=True)
-        known = {link: ns for link, ns in told if not np.isnan(ns)}
+        """Gaps or lags of the links of an order, `else_ns` of those that were not measured."""
+        known = self._known(times_ns)
+        its = [known.get(link, ns) for link, ns in zip(made.links, else_ns, strict=True)]
+        return np.array(its).reshape(else_ns.shape)
+
+    def _usual(self, made: Precedence, times_ns: Times, quantile: float, else_ns: Times) -> Times:
+        """By link of an order what gaps or lags are within a host, or between hosts; `else_ns`
+        where none were measured. Of two the shorter: links break, and do not mend."""
 
         def crosses(link: tuple[int, int]) -> bool:
             return self.hosts is not None and self.hosts[link[0]] != self.hosts[link[1]]
 
+        known = self._known(times_ns)
         if not known:
             return else_ns
         usual = {}
         for is_far in (False, True):
-            alike = [ns for one, ns in known.items() if crosses(one) == is_far]
-            usual[is_far] = float(np.mean(alike or [*known.values()]))
-        found = [known.get(link, usual[crosses(link)]) for link in made.links]
-        return np.array(found)
+            alike = [ns for link, ns in known.items() if crosses(link) == is_far]
+            usual[is_far] = np.quantile(alike or [*known.values()], quantile, 0, method="lower")
+        return np.array([usual[crosses(link)] for link in made.links]).reshape(else_ns.shape)
 
-    def lengths(self, made: Precedence, durations_ns: Times) -> tuple[Times, Times]:
-        """Starts of entries by column, and from the first start of a column to its last end."""
+    def lengths(
+        self, made: Precedence, durations_ns: Times, unknown: float = 0.5
+    ) -> tuple[Times, Times]:
+        """Starts of entries by column, and from the first start of a column to its last end;
+        `unknown` as of `link_lags`."""
         starts = made.starts(
-            durations_ns, self.entry_gaps(made)[:, None], self.link_lags(made)[:, None]
+            durations_ns, self.entry_gaps(made, unknown), self.link_lags(made, unknown)
         )
         return starts, (starts + durations_ns).max(axis=0) - starts.min(axis=0)
 
@@ -146,6 +170,7 @@ def measured(
     found = found.filter(pl.col("column").is_in(kept)).with_columns(
         column=pl.col("column").replace_strict(kept, range(len(kept)), return_dtype=pl.Int64)
     )
+    found = _together(found, replica_of or {})
     shape = (len(made.entries), len(kept))
     starts, ends = np.full(shape, np.inf), np.full(shape, -np.inf)
     zero = int(found.select(pl.col("start_ns").min()).item())
@@ -154,11 +179,13 @@ def measured(
     np.maximum.at(ends, at, (found["end_ns"] - zero).to_numpy().astype(np.float64))
     first = starts.min(axis=0)
     starts, ends = starts - first, ends - first
-    alone, pair_ratio = _alone(_together(found, replica_of or {}), order, made, ends - starts)
-    between = _between(made, starts, ends)
     names = columns.unique("column").sort("column").filter(pl.col("column").is_in(kept))
     steps = tuple(names["step"].to_list())
     its = tuple(ranks[one] for one in names["nth"].to_list())
+    alone, pair_ratio = _alone(found, order, made, ends - starts)
+    replicas = [tuple((replica_of or {}).get(rank, -1) for rank in one) for one in its]
+    numbers = {one: at for at, one in enumerate(dict.fromkeys(replicas))}
+    between = _between(made, starts, ends, np.array([numbers[one] for one in replicas]))
     hosts = None
     if host_of is not None and all(rank in host_of for rank in its[0]):
         hosts = tuple(host_of[rank] for rank in its[0])
@@ -277,10 +304,11 @@ def queued(made: Precedence) -> NDArray[np.bool_]:
 
 
 def _between(
-    made: Precedence, starts: Times, ends: Times
+    made: Precedence, starts: Times, ends: Times, replica: NDArray[np.int64]
 ) -> tuple[Times, Times, Times, Times, Times]:
-    """Usual gaps by device of entries that receive nothing; usual gaps, those of queued entries,
-    lags, and those behind passes alone by link.
+    """By column usual gaps by device of entries that receive nothing; usual gaps, those of queued
+    entries, lags, and those behind passes alone by link: usual ones of the column's replica
+    (numbers, by column), whose links others do not have.
 
     An entry whose transfer's source ended after the entry before it waited for that: this tells
     the lag of the link; the others tell gaps. A device that had not been free for as long as it
@@ -307,28 +335,44 @@ def _between(
     was_free = waited.copy()
     was_free[waited] = (source[waited] - before[waited]) >= waits[waited]
     usual, free, alone = (
-        _medians(waits[its], link[its], links) for its in (waited, was_free, was_free & is_alone)
+        _medians(waits, link, links, replica, its)
+        for its in (waited, was_free, was_free & is_alone)
     )
     lags = np.where(np.isnan(free), usual, free)
     alone = np.where(np.isnan(alone), lags, alone)
     pauses = np.where(paused, starts - before, np.nan)
     is_behind = queued(made)[:, None]
     received, behind = (
-        _medians(pauses[its], link[its], links)
+        _medians(pauses, link, links, replica, its)
         for its in (paused & receives & ~is_behind, paused & receives & is_behind)
     )
     devices = np.broadcast_to(
         np.array([device for device, _ in made.entries])[:, None], starts.shape
     )
     is_own = paused & ~receives
-    gaps = _medians(pauses[is_own], devices[is_own], len(made.schedule.orders))
+    gaps = _medians(pauses, devices, len(made.schedule.orders), replica, is_own)
     known = gaps[~np.isnan(gaps)]
     gaps = np.where(np.isnan(gaps), known.mean() if len(known) else 0.0, gaps)
     return gaps, received, behind, lags, alone
 
 
-def _medians(values: Times, numbers: NDArray[np.int64], count: int) -> Times:
-    """The median of the values of each number below `count`; NaN where there are none."""
+def _medians(
+    values: Times,
+    numbers: NDArray[np.int64],
+    count: int,
+    replica: NDArray[np.int64],
+    its: NDArray[np.bool_],
+) -> Times:
+    """By number below `count` and column the median of those of `its` values (entries x columns)
+    that are of the column's replica, or where it has none, of all; NaN where there are none."""
+    replicas = int(replica.max()) + 1
+    own = _median_of((numbers * replicas + replica)[its], values[its], count * replicas)
+    every = _median_of(numbers[its], values[its], count)[:, None]
+    own = own.reshape(count, replicas)
+    return np.where(np.isnan(own), every, own)[:, replica]
+
+
+def _median_of(numbers: NDArray[np.int64], values: Times, count: int) -> Times:
     order = np.argsort(numbers, kind="stable")
     bounds = np.searchsorted(numbers[order], np.arange(1, count))
     parts = np.split(values[order], bounds) if count else []

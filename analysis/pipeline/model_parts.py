@@ -28,8 +28,9 @@ _PRODUCTS = ("matmul", "gemm", "linear", "::mm", "::bmm", "addmm", "_mm_")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One pass of a place: positions of its kernels on the main stream, from when to when; `spans`
-    of all ranks of its replica: place of the rank, start and end, its own first."""
+    """One pass of a place: positions of its kernels on the main stream, from when all ranks of its
+    replica are there to its end; `spans` of all of these: place of the rank, start and end, its own
+    first."""
 
     place: int
     kind: str
@@ -83,6 +84,9 @@ def looks(ops: Operations, passes: pl.DataFrame, route: Sequence[tuple[int, int]
                     if together[its] == together[rank]
                 ]
                 spans.sort(key=lambda one: ops.ranks[one[0]] != rank)
+                # As of passes' times: what one waits for another hangs on what came before it.
+                met = max(begin for _, begin, _ in spans)
+                start = met if met < end else start
                 found.append(Look(place, row["kind"], rank, at[low:high], start, end, tuple(spans)))
     return found
 
@@ -259,8 +263,9 @@ def _shares(ops: Operations, one: Look, bounds: Sequence[int]) -> NDArray[np.flo
     micro-batches is there), as a layer ends with a sum over them that the next one waits for."""
     starts = ops.start[one.kernels[list(bounds)]]
     starts[0] = one.start
+    starts = np.maximum(starts, one.start)
     last = one.kernels[[*(at - 1 for at in bounds[1:]), -1]]
-    ends = ops.start[last] + ops.dur[last]
+    ends = np.maximum(ops.start[last] + ops.dur[last], one.start)
     ends[-1] = one.end
     after = np.append(starts[1:], one.end + _tail_ns(ops, one))
     return np.stack([ends - starts, after - ends]) / (one.end - one.start)

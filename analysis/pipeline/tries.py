@@ -63,10 +63,9 @@ class Ready:
 
     factual: the order that ran with the times of its own entries; again_ns: how long it takes by
     column executed as others are, which their passes are held against: what has its place in the
-    entries that ran alone, as what a rank waits for another's slow link, is in neither. spans_ns:
-    from the first pass to the last one, by step. step_ns: mean of the job's steps that are no
-    warm-up, with all that is no pass. end_bytes: memory by stage at the end of a step; empty:
-    unknown.
+    entries that ran alone is in neither. spans_ns: from the first pass to the last one, by step.
+    step_ns: mean of the job's steps that are no warm-up, with all that is no pass. end_bytes:
+    memory by stage at the end of a step; empty: unknown.
     """
 
     pipeline: Pipeline
@@ -291,12 +290,14 @@ def those_that_go(
 # What would a step take under another schedule of the pipeline?
 #
 # The first row is the order that ran (`measured`), executed with the measured times of its passes,
-# the usual gaps of its devices and the usual lags of its links: how far its step lies from the
-# measured one is the error of what follows. The others are executed alike: of their passes each
-# takes its share of what the same layers took, but what slow ranks make of it stays with these; the
-# step takes as much longer or shorter as they do than the order that ran executed so, of which the
-# distance to the measured step is in the range. 1F1B alone sends before it receives as it fills and
-# drains.
+# the usual gaps of its devices and the usual lags of the links of each pipeline: how far its step
+# lies from the measured one is the error of what follows. Where ranks of several pipelines exchange
+# within passes, these begin when all are there, so that what one waits for the slow link of another
+# is the link's. Links that nothing went over take what others usually do. The others are executed
+# alike: of their passes each takes its share of what the same layers took, but what slow ranks make
+# of it stays with these; the step takes as much longer or shorter as they do than the order that
+# ran executed so, of which the distance to the measured step is in the range. 1F1B alone sends
+# before it receives as it fills and drains.
 # Where gradients of weights are made in passes of their own, and were not, or the other way round,
 # chunks are more or fewer, or layers move, what reducing them then takes longer or shorter behind
 # the last pass counts, too: with each reduction of as many layers as long as measured and ready at
@@ -305,8 +306,9 @@ def those_that_go(
 # step, a per cent of the predicted step for the share of micro-batches that repeat, what steps
 # differ, a quarter of the time of weight gradients where they were not measured apart, a quarter of
 # what slow ranks and links make of passes where layers move (and that exchanges hide of slow
-# kernels what they hide here), that reductions that come or go then are the first or the last ones,
-# that gradients are ready for reducing with the first or the last kernel of these passes (with more
+# kernels what they hide here), that links that nothing went over are as slow as the slowest (of a
+# host, or between hosts), that reductions that come or go then are the first or the last ones, that
+# gradients are ready for reducing with the first or the last kernel of these passes (with more
 # chunks the first, with fewer the last), and, where forward and backward are to run beside each
 # other and did not, that nothing is hidden, or all that can be.
 #

@@ -303,6 +303,8 @@ def run(measured: Measured, facts: Facts, schedule: Schedule,
     usual = durations(measured, facts, made, layers, pair_ratio=ratio)
     starts, lengths = measured.lengths(made, usual)
     others = [lengths]
+    if not set(made.links) <= set(measured.made.links):
+        others.append(measured.lengths(made, usual, 1.0)[1])
     if makes_weights_apart(schedule) and "W" not in measured.alone_ns:
         for factor in (1 - _WEIGHT_UNSURE, 1 + _WEIGHT_UNSURE):
             times = durations(measured, facts, made, layers, weight_factor=factor, pair_ratio=ratio)
@@ -383,12 +385,13 @@ def needed_overlap(
     pairs = [at for at, (_, entry) in enumerate(made.entries) if len(entry) > 1]
     if not pairs:
         return None
-    alone = durations(measured, facts, made).mean(axis=1)
-    shorter = _shorter(measured, facts, made).mean(axis=1)
+    times = durations(measured, facts, made)
+    saved = _shorter(measured, facts, made)[pairs] / (_SHARES - 1)
     shares = np.linspace(0, 1, _SHARES)
-    times = np.repeat(alone[:, None], _SHARES, axis=1)
-    times[pairs] -= shorter[pairs][:, None] * shares
-    lengths = measured.lengths(made, times)[1]
+    lengths = np.zeros(_SHARES)
+    for at in range(_SHARES):
+        lengths[at] = measured.lengths(made, times)[1].mean()
+        times[pairs] -= saved
     enough = np.flatnonzero(lengths <= length_ns)
     if not len(enough):
         return None

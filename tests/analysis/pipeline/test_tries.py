@@ -301,6 +301,25 @@ def test_what_a_slow_link_makes_of_exchanges_stays_with_their_stage() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("base", "word", "changes"),
+    [
+        # Of four pipelines two meet in each layer; one has the link.
+        (replace(SMALL, dp=4, slow_link=(1, 5), slow_link_factor=20.0), "vpp:2",
+         {"schedule": "interleaved", "chunks": 2}),
+        (replace(SMALL, dp=4, slow_link=(1, 5), slow_link_factor=20.0), "zb-v",
+         {"schedule": "zb-v"}),
+        # Gradients were always waited for there; from the last stage to the first nothing went.
+        (replace(DEEP, micro_batches=8, slow_link=(2, 4), slow_link_factor=6.0), "vpp:2",
+         {"schedule": "interleaved", "chunks": 2}),
+    ],
+)  # fmt: skip
+def test_each_pipeline_has_links_of_its_own(base: Job, word: str, changes: dict[str, Any]) -> None:
+    """The others wait within their passes for the one with the slow link: that is its time."""
+    check(base, word, **changes)
+
+
+@pytest.mark.slow
 def test_a_slow_rank_gets_fewer_layers_and_hands_on_no_slowness() -> None:
     """Layers that leave it are as fast as others': placed so, the job really is faster."""
     even = Job(pp=4, dp=2, ep=2, layers=12, micro_batches=8, steps=2, seed=11, hidden=2048,
