@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from npuscope.analysis.experts.load.from_trace import trace_load
 from npuscope.analysis.findings.finding import Finding, gain_words
 from npuscope.analysis.findings.findings import finding_rows, findings
 from npuscope.analysis.host.gains import host_gains
@@ -226,6 +227,7 @@ def test_with_a_warm_up_step_is_told_what_is_told_without_it() -> None:
     cut.execute("update ranks set kept_steps = [13, 14]")
     chosen = captures.capture_job(cut, Scope())
     assert chosen.ops.steps == [13, 14]
+    assert trace_load(cut).rows["step"].unique().sort().to_list() == [13, 14]
     # A step without a next one lasts until its last operation.
     lengths = captures.capture_job(whole, Scope()).measured.lengths()[1:3].tolist()
     assert chosen.measured.lengths().tolist() == pytest.approx(lengths, rel=0.03)

@@ -47,15 +47,26 @@ SCHEMA: dict[str, type[pl.DataType]] = {
 }  # fmt: skip
 Place = tuple[str, str, int]
 
-_MATMULS = """
-select run, capture, rank, step, input_shapes, output_shapes from kernels
-{where} {so} is_compute and lower(type) like '%groupedmatmul%'
+# Of a rank that was read with --steps, some kernels of neighbouring steps are there, too.
+_KEPT = """
+with _kept as (
+    select run, capture, rank, any_value(kept_steps) as kept_steps from ranks group by all
+)"""
+_IS_KEPT = "(kept_steps is null or list_contains(kept_steps, step))"
+_MATMULS = f"""
+{_KEPT}
+select run, capture, rank, step, input_shapes, output_shapes
+from kernels left join _kept using (run, capture, rank)
+{{where}} {{so}} {_IS_KEPT} and is_compute and lower(type) like '%groupedmatmul%'
     and lower(type) not like '%alltoall%' -- its rows are those before the exchange
 order by run, capture, rank, step, start_ns"""
-_EXCHANGES = """
+_EXCHANGES = f"""
+{_KEPT}
 select o.run, o.capture, o.rank, o.step, o.size_bytes
 from comm_ops o join groups g using (run, capture, rank, group_hash)
-where o.op_type in ('allToAll', 'allToAllV') and g.parallel_kind in ('ep', 'tp_ep', 'mp_ep') {where}
+left join _kept using (run, capture, rank)
+where o.op_type in ('allToAll', 'allToAllV') and g.parallel_kind in ('ep', 'tp_ep', 'mp_ep')
+    and {_IS_KEPT} {{where}}
 order by o.run, o.capture, o.rank, o.step, o.start_ns"""
 _PLACES = "select run, capture, rank, pp_rank, pp_size from ranks"
 # So many sizes have no common divisor but a token's bytes.
