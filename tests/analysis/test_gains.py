@@ -16,6 +16,7 @@ from npuscope.analysis.findings.finding import Finding, gain_words
 from npuscope.analysis.findings.findings import finding_rows, findings
 from npuscope.analysis.host.gains import host_gains
 from npuscope.analysis.means import job_steps
+from npuscope.analysis.pipeline.answer import pipeline_answer
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay import captures
 from npuscope.analysis.replay.capture_what_if import whatif_steps
@@ -223,6 +224,10 @@ def test_with_a_warm_up_step_is_told_what_is_told_without_it() -> None:
         mean_of(con, captures.capture_job(con, Scope()), "micro_batches=4") for con in (whole, cut)
     )
     assert wide["predicted_high_ns"] <= 1.05 * narrow["predicted_high_ns"]
+    (place,) = cut.execute("select distinct run, capture from ranks").fetchall()
+    of_whole, of_cut = (pipeline_answer(con, *place).bubbles for con in (whole, cut))
+    assert of_whole is not None and of_cut is not None
+    assert of_whole["bubble_ns"].to_list() == pytest.approx(of_cut["bubble_ns"].to_list(), abs=5e4)
     # Of a rank that was read with --steps, kernels of neighbours are there: they are no steps.
     cut.execute("update ranks set kept_steps = [13, 14]")
     chosen = captures.capture_job(cut, Scope())
