@@ -17,8 +17,9 @@ _PARTS = ("layers_ns", "embedding_ns", "head_ns", "further_tokens_ns", "recomput
 # Compute kernels of passes per micro-batch, mean over ranks and steps of a stage. Recompute: what
 # backwards run of types whose gradients are types of their own; where all of these ran again, what
 # forwards took. Embedding: by the type of the kernel. Head: kernels of types and shapes that only
-# the stage of the last chunk has. Further tokens: where that stage embeds again, as many layers,
-# and heads of its. Layers: the rest; as many as forwards call attention.
+# the stage of the last chunk has, for most micro-batches; sizes that vary with these (tokens of
+# experts) make no other shape. Further tokens: where that stage embeds again, as many layers, and
+# heads of its. Layers: the rest; as many as forwards call attention.
 #
 # title: Work of pipeline stages
 # meaning: What each pipeline stage computes for a micro-batch: layers, embedding, head, recompute.
@@ -62,6 +63,7 @@ def pipeline_stages(found: Pipeline) -> pl.DataFrame:
         is_attention=pl.col("type").str.contains(_ATTENTION),
         each=1.0 / (pl.col("lanes") * micro_batches),
     )
+    kernels = _with_steady_shapes(kernels, micro_batches)
     last = found.named.order.routes[0][-1][0] if found.named.order else max(found.seen)
     first = found.named.order.routes[0][0][0] if found.named.order else 0
     others = kernels.filter(pl.col("stage") != last).select("direction", "type", "shapes").unique()
@@ -71,6 +73,7 @@ def pipeline_stages(found: Pipeline) -> pl.DataFrame:
     ).with_columns(
         is_own=(pl.col("stage") == last) & pl.col("is_common").is_null() & ~pl.col("is_embedding")
         & pl.lit(len(found.seen) > 1)
+        & (_passes().over("stage", "direction", "type", "shapes") > _half(micro_batches))
     )  # fmt: skip
     time = pl.col("dur") * pl.col("each")
     again = pl.col("is_seed") & ~pl.col("is_forward")
@@ -121,6 +124,39 @@ def pipeline_stages(found: Pipeline) -> pl.DataFrame:
         **{name: pl.col(name) for name in _PARTS[1:]},
         excess_ns=(pl.col("compute_ns") - mean),
     ).cast(_SCHEMA)  # fmt: skip
+
+
+def _passes() -> pl.Expr:
+    return pl.struct("lane", "piece").n_unique()
+
+
+def _half(micro_batches: int) -> pl.Expr:
+    """Half of what a stage's lanes run of a chunk."""
+    return pl.col("lanes") * micro_batches / 2
+
+
+def _with_steady_shapes(kernels: pl.DataFrame, micro_batches: int) -> pl.DataFrame:
+    """Kernels with `*` in `shapes` for each size that no more than half of the micro-batches have.
+
+    A size is counted by shapes, of which a pass can run several: tokens of experts, of which there
+    are many, stay rare.
+    """
+    keys = ["stage", "direction", "type", "shapes"]
+    ran = kernels.group_by(keys).agg(passes=_passes(), lanes=pl.col("lanes").first())
+    words = (
+        ran.with_columns(word=pl.col("shapes").str.extract_all(r"\d+|\D+"))
+        .with_columns(place=pl.int_ranges(pl.col("word").list.len()))
+        .explode("word", "place")
+    )
+    here = pl.col("passes").sum().over("stage", "direction", "type", "place", "word")
+    is_rare = pl.col("word").str.contains(r"\d") & (here <= _half(micro_batches))
+    steady = (
+        words.with_columns(word=pl.when(is_rare).then(pl.lit("*")).otherwise("word"))
+        .group_by(keys)
+        .agg(steady=pl.col("word").sort_by("place").str.join())
+    )
+    joined = kernels.join(steady, on=keys, how="left", nulls_equal=True)
+    return joined.drop("shapes").rename({"steady": "shapes"})
 
 
 _SCHEMA = pl.Schema({

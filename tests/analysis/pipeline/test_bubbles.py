@@ -102,6 +102,11 @@ def test_work_of_stages_by_part() -> None:
     layers, again = rows[0]["layers_ns"], rows[0]["recompute_ns"]
     assert 0.3 < again / layers < 0.9
     assert abs(sum(row["excess_ns"] for row in rows)) <= 1
+    # Tokens of experts are other ones on each rank, but layers are no head for that.
+    jobs = [Job(dp=2, layers=2, steps=1, experts=experts) for experts in (0, 8)]
+    heads = [pipeline_stages(recognised(job))["head_ns"].to_list() for job in jobs]
+    assert heads[0][1] > 0
+    assert heads[1] == pytest.approx(heads[0], rel=0.02)
 
 
 def test_an_answer_says_what_it_rests_on() -> None:
