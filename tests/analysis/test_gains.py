@@ -361,3 +361,24 @@ def test_findings_with_changes_of_another_say_that_their_gain_is_within_its() ->
     rows = {row["finding"]: row["within_gain_of"] for row in finding_rows(findings(con))}
     assert rows["stragglers"] == "late_ranks" and rows["late_ranks"] is None
     assert "的收益之内" in language_of("zh")(gain_words(listed[[*told].index("stragglers")]))
+
+
+@pytest.mark.slow
+def test_gaps_that_nothing_explains_may_wait_for_what_changes() -> None:
+    """With pauses ten times as long, most starts are too late to tell what they waited for."""
+    base = replace(SMALL, **SLOW_RANK)
+    long = opened_frames({
+        name: rows.with_columns(
+            (pl.col(column) - at) * 10 + at
+            for column in rows.columns
+            if column.endswith("_ns") and rows[column].dtype == pl.Int64
+            for at in [base.start_ns if column.endswith(("start_ns", "end_ns")) else 0]
+        )
+        for name, rows in canonical_frames(base, tables=TABLES).items()
+    })  # fmt: skip
+    job = captures.capture_job(long, Scope())
+    assert job.unexplained.max() > 0.5
+    for word in ("rank:3=median", "stage:1=0.9", "kernel:MatMulV3=0.9", "comm:pp=0.5"):
+        truth_ns = 10 * mean_of(tables(base), replayed(base), word)["predicted_step_ns"]
+        row = mean_of(long, job, word)
+        assert row["predicted_low_ns"] < truth_ns < row["predicted_high_ns"], word
