@@ -49,8 +49,14 @@ _windows as (
             lead(window_start_ns) over (partition by run, capture, rank order by window_start_ns, step), window_end_ns
         ) as until_ns
     from steps where window_start_ns is not null
+),
+_placed as (
+    select o.*, case when o.start_ns < until_ns then step end as step
+    from _own as o
+    asof left join _windows as w
+        on w.run = o.run and w.capture = o.capture and w.rank = o.rank and o.start_ns >= w.window_start_ns
 )
-select o.run, o.capture, o.rank, case when o.start_ns < until_ns then step end as step,
+select run, capture, rank, step,
     ['garbage_collection', 'data_loading', 'checkpoint', 'logging', 'profiler', 'synchronisation', 'synchronisation'][priority]
         as cause,
     operator,
@@ -59,8 +65,5 @@ select o.run, o.capture, o.rank, case when o.start_ns < until_ns then step end a
             and not regexp_matches(line, 'site-packages|dist-packages|/lib/python|<frozen|torch(_npu)?/'))[1],
         nullif(trim(split_part(call_stack, chr(10), 1)), '')) as location,
     count(*) as count, cast(sum(end_ns - start_ns) as bigint) as total_ns, max(end_ns - start_ns) as longest_ns
-from _own as o
-asof left join _windows as w
-    on w.run = o.run and w.capture = o.capture and w.rank = o.rank and o.start_ns >= w.window_start_ns
-group by all
+from _placed group by all
 order by run, capture, rank, total_ns desc, cause, operator, location nulls last, step
