@@ -38,13 +38,13 @@ _MOST_FOR_PATHS = 5_000_000  # operations: both critical paths of more take too 
 # lose as much beside transfers as was measured, wherever these then are. The last row is the mean
 # over steps that are no warm-up; its step is NULL. The range holds the error of the replay, half a
 # per cent of the step, what the change differs from step to step, the change times the share of
-# time that nothing explains, that such gaps (beyond half a per cent of a step) wait for what
-# changes and are shorter or longer with it, the step with kernels that lose what they lost (a tenth
-# of the change where nothing tells that), and what members that were not captured may or may not
-# do; where transfers are hidden, it goes on to behind all computing of their step. Where factors
-# alone change durations of operations, it goes no further from the measured step than by what these
-# take less, or more, on one way through the graph or on one rank, whichever is the most, and the
-# error of the replay; the prediction lies within.
+# time that nothing explains, that such gaps, and operations whose other members are not known
+# (beyond half a per cent of a step), wait for what changes and are shorter or longer with it, the
+# step with kernels that lose what they lost (a tenth of the change where nothing tells that), and
+# what members that were not captured may or may not do; where transfers are hidden, it goes on to
+# behind all computing of their step. Where factors alone change durations of operations, it goes no
+# further from the measured step than by what these take less, or more, on one way through the graph
+# or on one rank, whichever is the most, and the error of the replay; the prediction lies within.
 #
 # title: What if, of a capture
 # meaning: Each step of a job as measured, replayed and with changes, and the mean of them.
@@ -119,11 +119,12 @@ def _steps(job: CaptureJob, other: Other) -> tuple[pl.DataFrame, Other]:
         variants, margin = [predicted], np.zeros(len(change))
     low = np.maximum(np.min(variants, axis=0) - margin - other.unsure_ns[0], 0)
     high = np.max(variants, axis=0) + margin + other.unsure_ns[1]
-    gaps = job.unexplained.max(axis=1) * measured - _LEAST_ERROR * replayed
+    unsure = (job.unexplained + job.exogenous).max(axis=1)
+    gaps = np.minimum(unsure, 1.0) * measured - _LEAST_ERROR * replayed
     if other.is_told or (gaps > 0).any():
         removed, added = _most_changed(job, other)
     if (gaps > 0).any() and other.added_as != "schedule":
-        # What nothing explains may wait for what changes, and then follows it.
+        # What nothing explains, or whose members are not known, may wait for what changes.
         low = np.maximum(low - np.clip(removed - np.abs(change), 0, np.maximum(gaps, 0)), 0)
         high = high + np.clip(added - np.abs(change), 0, np.maximum(gaps, 0))
     if other.is_told:

@@ -382,3 +382,11 @@ def test_gaps_that_nothing_explains_may_wait_for_what_changes() -> None:
         truth_ns = 10 * mean_of(tables(base), replayed(base), word)["predicted_step_ns"]
         row = mean_of(long, job, word)
         assert row["predicted_low_ns"] < truth_ns < row["predicted_high_ns"], word
+    # Transfers between stages that nobody matches, as in a GPU's trace.
+    frames = canonical_frames(base, tables=[name for name in TABLES if name != "comm_tasks"])
+    is_transfer = pl.col("op_type").is_in(["send", "receive"])
+    named = frames["comm_ops"].with_columns(name=pl.when(~is_transfer).then("name"))
+    apart = opened_frames({**frames, "comm_ops": named})
+    row = mean_of(apart, captures.capture_job(apart, Scope()), "rank:3=median")
+    truth_ns = mean_of(tables(base), replayed(base), "rank:3=median")["predicted_step_ns"]
+    assert row["predicted_low_ns"] < truth_ns < row["predicted_high_ns"]
