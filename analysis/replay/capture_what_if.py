@@ -115,18 +115,18 @@ def _steps(job: CaptureJob, other: Other) -> tuple[pl.DataFrame, Other]:
     if len(change) > 1:
         margin = margin + 2 * change.std(ddof=1) / np.sqrt(len(change))
     margin = margin + np.where(change != 0, _LEAST_ERROR * replayed, 0)
-    if other.added_as == "schedule":  # whoever executed the passes tells the whole range
-        variants, margin = [predicted], np.zeros(len(change))
-    low = np.maximum(np.min(variants, axis=0) - margin - other.unsure_ns[0], 0)
-    high = np.max(variants, axis=0) + margin + other.unsure_ns[1]
     unsure = (job.unexplained + job.exogenous).max(axis=1)
-    gaps = np.minimum(unsure, 1.0) * measured - _LEAST_ERROR * replayed
-    if other.is_told or (gaps > 0).any():
+    gaps = np.maximum(np.minimum(unsure, 1.0) * measured - _LEAST_ERROR * replayed, 0)
+    if other.added_as == "schedule":  # whoever executed the passes tells the whole range
+        variants, margin, gaps = [predicted], np.zeros(len(change)), np.zeros(len(change))
+    low = np.min(variants, axis=0) - margin - other.unsure_ns[0]
+    high = np.max(variants, axis=0) + margin + other.unsure_ns[1]
+    if other.is_told or gaps.any():
         removed, added = _most_changed(job, other)
-    if (gaps > 0).any() and other.added_as != "schedule":
         # What nothing explains, or whose members are not known, may wait for what changes.
-        low = np.maximum(low - np.clip(removed - np.abs(change), 0, np.maximum(gaps, 0)), 0)
-        high = high + np.clip(added - np.abs(change), 0, np.maximum(gaps, 0))
+        low = low - np.clip(removed - np.abs(change), 0, gaps)
+        high = high + np.clip(added - np.abs(change), 0, gaps)
+    low = np.maximum(low, 0)
     if other.is_told:
         if lost is None and (job.ops.is_communication & _differs(job, other)).any():
             removed = removed + np.abs(change) * _UNKNOWN_CONTENTION
