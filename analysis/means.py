@@ -195,8 +195,8 @@ def job_steps(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFram
 def without_warm_up(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame) -> pl.DataFrame:
     """The rows (run, capture, step) that means are over: without warm-up where other steps are
     among them, and without what is outside of every step where there are steps."""
-    if rows["step"].null_count() < rows.height:
-        rows = rows.drop_nulls("step")
+    has_steps = pl.col("step").is_not_null().any().over("run", "capture")
+    rows = rows.filter(pl.col("step").is_not_null() | ~has_steps)
     warm = job_steps(con).filter("is_warm_up").select("run", "capture", "step")
     rest = rows.join(warm, on=["run", "capture", "step"], how="anti", nulls_equal=True)
     return rest if rest.height else rows

@@ -53,6 +53,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
             *_uneven(
                 _of(steps, here), _of(unseen, here), set(chosen.drop_nulls("kept_steps")["rank"])
             ),
+            *_without_steps(_of(steps, here)),
             *_outside(_of(outside, here)),
             *_apart(_of(apart, here)),
             *_warm_up(_of(warm, here)),
@@ -262,6 +263,17 @@ def _uneven(steps: pl.DataFrame, unseen: pl.DataFrame, partly: set[int]) -> Iter
     shared = set(theirs["step"]) - set(lacking["step"])
     hint = Message("`--step {step}` compares like with like.", step=min(shared, default=0))
     yield joined((told, hint), " ") if shared else told
+
+
+def _without_steps(steps: pl.DataFrame) -> Iterable[str]:
+    """Which ranks have no step where others have some: theirs is one row of all they recorded."""
+    without = set(steps["rank"]) - set(steps.drop_nulls("step")["rank"])
+    if without and steps["step"].null_count() < steps.height:
+        yield Message(
+            "{ranks}: no step was recorded, only on others. Their rows are of all they recorded;"
+            " means leave them out.",
+            ranks=ranks_named(sorted(without)),
+        )
 
 
 def _outside(outside: pl.DataFrame) -> Iterable[str]:

@@ -92,7 +92,8 @@ _STEPS = """
     left join ranks as r on r.run = s.run and r.capture = s.capture and r.rank = s.rank
     left join job_steps as j
         on j.run = s.run and j.capture = s.capture and j.step is not distinct from s.step
-    qualify not coalesce(is_warm_up, false) or bool_and(is_warm_up) over ()
+    qualify (not coalesce(is_warm_up, false) or bool_and(is_warm_up) over ())
+        and (s.step is not null or not bool_or(s.step is not null) over ())
     order by s.rank, s.step nulls last"""
 # Members of groups that are not among the ranks.
 _UNCAPTURED = """

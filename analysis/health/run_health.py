@@ -116,9 +116,9 @@ def _is_within(event: dict[str, Any], first: int, last: int) -> bool:
 
 
 def _suspects(con: duckdb.DuckDBPyConnection, scope: Scope) -> dict[tuple[str, str], str]:
-    from ..ranks.stragglers.blame import by_rank, rank_blame
+    from ..ranks.stragglers import blame
 
-    found = by_rank(rank_blame(con, Scope(scope.run))).drop_nulls("verdict")
+    found = blame.suspects(con, Scope(scope.run)).drop_nulls("verdict")
     told: dict[tuple[str, str], list[str]] = {}
     for run, capture, rank, verdict in found.select(
         "run", "capture", "rank", "verdict"

@@ -18,7 +18,7 @@ from npuscope.analysis.flops.mfu import ModelUse
 from npuscope.analysis.metric import Gauge
 from npuscope.analysis.pipeline.answer import Answer, pipeline_overview
 from npuscope.analysis.ranks.rank_views import open_across
-from npuscope.analysis.ranks.stragglers.blame import by_rank, rank_blame
+from npuscope.analysis.ranks.stragglers.blame import suspects
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.views import open_views
 from npuscope.collector.store import store as stores
@@ -283,7 +283,7 @@ def _blame_gauges(
 
     `con` has what all ranks tell (`open_across`).
     """
-    every = by_rank(rank_blame(con))
+    every = suspects(con)
     newest = pl.DataFrame(
         [(run, captures[0]) for run, captures in newest_first.items()],
         schema={"run": pl.String, "capture": pl.String},

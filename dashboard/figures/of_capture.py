@@ -112,11 +112,11 @@ def _rank_steps(of: Asked) -> Drawn:
 
 
 def _culprits(of: Asked) -> Drawn:
-    rows = blame.rank_blame(of.con, of.scope)
+    rows = blame.suspects(of.con, of.scope)
     if rows.is_empty():
         return None
     silent = rank_answers.silent(of.con, of.scope)
-    return ranks.culprits_figure(blame.by_rank(rows), silent, of.say)
+    return ranks.culprits_figure(rows, silent, of.say)
 
 
 def _hosts(of: Asked) -> Drawn:

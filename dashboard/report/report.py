@@ -19,7 +19,7 @@ from npuscope.analysis.doctor.limits import least_rank_count
 from npuscope.analysis.experts.cost.load_overview import Overview, hottest
 from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.flops.losses import loss_notes, together
-from npuscope.analysis.ranks.stragglers.blame import by_rank, rank_blame
+from npuscope.analysis.ranks.stragglers.blame import by_rank, later_steps, rank_blame
 from npuscope.analysis.report_rows import (
     ABSENT,
     HOTTEST,
@@ -329,7 +329,7 @@ def _waits(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Iterator[Bl
     """Who makes the others wait, suspects first."""
     if here.rank is not None:
         return
-    blame = rank_blame(con, here) if is_across(con) else None
+    blame = later_steps(con, rank_blame(con, here)) if is_across(con) else None
     ranks = None if blame is None else by_rank(blame)
     if blame is None or ranks is None or ranks.height < 2:
         yield Sentence(ABSENT["rank_blame"])

@@ -81,7 +81,10 @@ def ranks_table(
     if any(row["hottest"] for row in rows):
         columns.append(Column("most tokens", "hottest", left_out=2))
     caption: list[str] = [
-        Message("caused wait: sum over all other ranks and the steps shown; score: -log10 p")
+        Message(
+            "caused wait: sum over all other ranks and the steps shown, without warm-up; score: "
+            "-log10 p"
+        )
     ]
     if waits is not None:
         caption.append(Message("waits: its own, exposed"))
@@ -96,7 +99,7 @@ def explained_table(frame: pl.DataFrame) -> FittedTable:
     words = VERDICT_WORDS.get(row["verdict"], "no suspect")
     lines: list[Mapping[str, Any]] = [
         {
-            "what": "waiting it caused, sum over the steps shown",
+            "what": "waiting it caused, sum over the steps shown, without warm-up",
             "value": row["caused_wait_ns"], "peers": None, "unit": "ns",
         },
         {

@@ -18,6 +18,7 @@ from npuscope.analysis.host.gains import host_gains
 from npuscope.analysis.means import job_steps
 from npuscope.analysis.pipeline.answer import pipeline_answer
 from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.analysis.ranks.stragglers.blame import suspects
 from npuscope.analysis.replay import captures
 from npuscope.analysis.replay.capture_what_if import whatif_steps
 from npuscope.analysis.replay.changes import parse_change
@@ -228,6 +229,12 @@ def test_with_a_warm_up_step_is_told_what_is_told_without_it() -> None:
     of_whole, of_cut = (pipeline_answer(con, *place).bubbles for con in (whole, cut))
     assert of_whole is not None and of_cut is not None
     assert of_whole["bubble_ns"].to_list() == pytest.approx(of_cut["bubble_ns"].to_list(), abs=5e4)
+    waits, of_later = (suspects(con) for con in (whole, cut))
+    assert waits["step_count"].to_list() == of_later["step_count"].to_list() == [3] * 4
+    # What waits early in a first later step may go back to before it.
+    assert dict(waits.select("rank", "caused_wait_ns").iter_rows()) == pytest.approx(
+        dict(of_later.select("rank", "caused_wait_ns").iter_rows()), rel=0.05
+    )
     # Of a rank that was read with --steps, kernels of neighbours are there: they are no steps.
     cut.execute("update ranks set kept_steps = [13, 14]")
     chosen = captures.capture_job(cut, Scope())

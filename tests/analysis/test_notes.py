@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from npuscope.analysis import query
 from npuscope.analysis.flops.lengths import step_lengths
+from npuscope.analysis.means import mean_kernels, mean_steps, without_warm_up
 from npuscope.analysis.scope import Scope
 from tests.analysis.tables import connect, fill, kernel, op
 
@@ -37,6 +40,8 @@ def test_every_gap_is_told() -> None:
         "rank 2: the profiler's table has devices 4-6; shown is device 4, as the rank's own is"
         " unknown.",
         "step 2, ranks 0-1: recorded, but without any kernel or operation.",
+        "rank 3: no step was recorded, only on others. Their rows are of all they recorded; means"
+        " leave them out.",
         "rank 0: outside all steps are 1 compute kernels (10 ns) and 1 communication operations"
         " (5 ns); they count in no step.",
     ]
@@ -65,6 +70,17 @@ def test_ranks_that_do_not_step_together_are_told() -> None:
     ]
     con.execute("update kernels set step = 5 where rank = 3")
     assert query.notes(con)[0].endswith("weigh more.")  # no step that all have
+    con.execute("update kernels set step = null where rank = 3")
+    assert query.notes(con) == [
+        "rank 3: no step was recorded, only on others. Their rows are of all they recorded; means"
+        " leave them out."
+    ]
+    (mean,) = mean_steps(con).to_dicts()
+    assert (mean["rank_count"], mean["step_count"]) == (3, 3)
+    of_types = {row["rank_count"] for row in mean_kernels(con).to_dicts()}
+    assert of_types == {3} and query.steps(con)["rank"].n_unique() == 4
+    every = query.steps(con).with_columns(capture=pl.lit("other"), step=pl.lit(None, pl.Int64))
+    assert without_warm_up(con, pl.concat([query.steps(con), every])).height == 9 + every.height
 
 
 def test_the_ranks_own_device_is_named() -> None:

@@ -11,10 +11,11 @@ import polars as pl
 
 from npuscope.messages import Message, joined
 
+from ...means import job_steps
 from ...memo import kept
 from ...parts import exposed_parts, step_parts
 from ...scope import ALL, JOB, PLACE, Scope
-from ...views import select
+from ...views import frame, select
 from ...wording import ms, ranks_named
 
 VERDICT_WORDS = {
@@ -34,7 +35,9 @@ _VERDICTS_OF_SEVERAL = {
     "unknown": "slower than their peers, cause unknown",
 }
 _COMPLETE = "select count(*) filter (where is_complete), count(*) from arrivals {where}"
-_WAITED = "select sum(wait_ns) from last_arrivals {where}"
+_WAITED = """
+    select run, capture, rank, step, sum(wait_ns) as wait_ns
+    from last_arrivals {where} group by run, capture, rank, step"""
 
 
 @kept
@@ -74,7 +77,7 @@ def rank_answer(
     """Rows of the metric `ranks`, evidence as JSON text; `top`: the first of `by_rank` alone."""
     found = rank_blame(con, scope)
     if top is not None:
-        best = by_rank(found).head(top)
+        best = by_rank(later_steps(con, found)).head(top)
         found = found.join(best, on=["run", "capture", "rank"], how="semi")
     waits = exposed_parts(step_parts(con, scope)).drop("exposed_ns", "share_ratio")
     return found.join(waits, on=PLACE, how="left", nulls_equal=True, maintain_order="left")
@@ -89,9 +92,9 @@ def blame_rows(found: pl.DataFrame) -> list[dict[str, Any]]:
 # metric: rank_suspects
 # Which ranks make the others wait over all steps?
 #
-# The metric rank_blame added up over steps; suspects first, then the most caused wait. What is
-# outside of every step is left out where a rank has steps. The exporter adds in how many of the
-# newest captures without a gap a rank has a verdict (suspect_captures).
+# The metric rank_blame added up over steps without warm-up; suspects first, then the most caused
+# wait. What is outside of every step is left out where a rank has steps. The exporter adds in how
+# many of the newest captures without a gap a rank has a verdict (suspect_captures).
 #
 # title: Suspected ranks
 # meaning: Ranks by the waiting they cause over all steps, suspects first.
@@ -106,7 +109,7 @@ def blame_rows(found: pl.DataFrame) -> list[dict[str, Any]]:
 #     the run in which the rank is suspected.
 # figure: culprits
 #
-#   step_count           bigint   steps
+#   step_count           bigint   steps that are added up
 #   last_arrivals_count  bigint   operations at which it arrived last
 #   caused_wait_ns       bigint   waiting of the others that it caused
 #   share_ratio          double   of what all ranks of the capture cause; NULL where that is
@@ -114,6 +117,20 @@ def blame_rows(found: pl.DataFrame) -> list[dict[str, Any]]:
 #   score                double   -log10 of its smallest corrected p-value
 #   verdict              varchar  why it is suspected; NULL: it is not
 #   evidence             varchar  what that rests on, as JSON
+def suspects(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
+    """Rows of the metric `rank_suspects`."""
+    return by_rank(later_steps(con, rank_blame(con, scope)))
+
+
+def later_steps(con: duckdb.DuckDBPyConnection, found: pl.DataFrame) -> pl.DataFrame:
+    """The rows (run, capture, rank, step) without warm-up steps; all those of ranks that have no
+    other."""
+    warm = job_steps(con).filter("is_warm_up").select("run", "capture", "step")
+    later = found.join(warm, on=["run", "capture", "step"], how="anti")
+    alone = found.join(later, on=["run", "capture", "rank"], how="anti")
+    return pl.concat([later, alone])
+
+
 def by_rank(found: pl.DataFrame) -> pl.DataFrame:
     """The rows of `rank_blame` added up over steps, without what is outside of them where a rank
     has any: it would count as one more."""
@@ -185,8 +202,9 @@ def blame_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]
 def _unattributed(con: duckdb.DuckDBPyConnection, scope: Scope) -> Iterator[str]:
     """What of the waiting goes back to no rank, where that is most of it, and where to look."""
     clause, values = scope.where()
-    ((waited_ns,),) = con.execute(_WAITED.format(where=clause), values).fetchall()
-    caused_ns = rank_blame(con, scope)["caused_wait_ns"]
+    waits = frame(con, _WAITED.format(where=clause), values)
+    waited_ns = int(later_steps(con, waits)["wait_ns"].sum())
+    caused_ns = later_steps(con, rank_blame(con, scope))["caused_wait_ns"]
     told_ns = int(caused_ns.sum())
     if not waited_ns or not caused_ns.count() or 2 * told_ns > waited_ns:
         return

@@ -79,7 +79,6 @@ _pairs as (
     from (
         select run, capture, rank, step, cast(has_ops as integer) as known, has_transit, has_wait, has_size
         from _told anti join (select distinct run, capture, rank from step_summary) using (run, capture, rank)
-        qualify step is not null or not bool_or(step is not null) over (partition by run, capture, rank)
     )
 ),
 _marked as (
@@ -87,6 +86,7 @@ _marked as (
         coalesce(is_warm_up, false) as is_warm_up
     from (select *, unnest([false, true]) as by_step from _pairs) as p
     left join job_steps as j on j.run = p.run and j.capture = p.capture and j.step is not distinct from p.step
+    qualify p.step is not null or not bool_or(p.step is not null) over (partition by p.run, p.capture)
 ),
 _later as (
     select * from _marked

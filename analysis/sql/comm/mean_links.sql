@@ -51,13 +51,13 @@ _pairs as (
     from (
         select distinct run, capture, rank, step
         from link_traffic anti join (select distinct run, capture, rank from step_summary) using (run, capture, rank)
-        qualify step is not null or not bool_or(step is not null) over (partition by run, capture, rank)
     )
 ),
 _marked as (
     select p.*, coalesce(is_warm_up, false) as is_warm_up
     from _pairs as p
     left join job_steps as j on j.run = p.run and j.capture = p.capture and j.step is not distinct from p.step
+    qualify p.step is not null or not bool_or(p.step is not null) over (partition by p.run, p.capture)
 ),
 _counted as (
     select * from _marked

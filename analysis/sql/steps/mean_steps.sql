@@ -62,6 +62,7 @@ _all as (
     left join job_steps as j on j.run = s.run and j.capture = s.capture and j.step is not distinct from s.step
     left join step_lengths as l on l.run = s.run and l.capture = s.capture and l.rank = s.rank
         and l.step is not distinct from s.step
+    qualify s.step is not null or not bool_or(s.step is not null) over (partition by s.run, s.capture)
 ),
 _keyed as (
     select * replace (

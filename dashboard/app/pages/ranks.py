@@ -78,9 +78,8 @@ def show_evidence(ranked: pl.DataFrame) -> None:
 notes = []
 ranked = pl.DataFrame()
 if page.is_across:
-    blame = page.frame(blamed_ranks.rank_blame, rank=None)
     notes = page.frame(blamed_ranks.blame_notes, rank=None, step=None)
-    ranked = blamed_ranks.by_rank(blame) if not blame.is_empty() else ranked
+    ranked = page.frame(blamed_ranks.suspects, rank=None)
     silent = page.frame(answers.silent, rank=None, step=None)
     if ranked.is_empty():
         page.empty("No communication was recorded: no rank waits for another.",

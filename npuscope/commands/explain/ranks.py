@@ -53,14 +53,16 @@ def ranks(asked: Asked, explain: Explain = None, *, top: TopOrAll = None) -> Non
             kept = blame.rank_answer(data.con, chosen, top=top)
             print_json("ranks", blame.blame_rows(kept), notes)
         else:
+            later = blame.later_steps(data.con, found)
             if none:
                 say(none)
             elif explain is not None:
-                for _, one in found.group_by("run", "capture", maintain_order=True):
+                for _, one in later.group_by("run", "capture", maintain_order=True):
                     show(explained_table(one))
             else:
-                own = exposed_parts(step_parts(data.con, chosen), ("run", "capture", "rank"))
-                show(ranks_table(found, top=top or _SHOWN, waits=own))
+                parts = blame.later_steps(data.con, step_parts(data.con, chosen))
+                own = exposed_parts(parts, ("run", "capture", "rank"))
+                show(ranks_table(later, top=top or _SHOWN, waits=own))
             say_notes(notes)
 
 
