@@ -48,6 +48,9 @@ $(READY_DEMO): pyproject.toml
 
 # Groups of pyproject.toml need pip 25.1.
 $(READY): $(READY_DEMO)
+	@"$(BIN)/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$(VENV) is of Python 3.10; tests and checks need 3.11 or newer, in an environment of" >&2; \
+		echo "their own: make VENV=.venv-tests PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@"$(BIN)/python" $(PIP_INSTALL_FOR_TESTS) --upgrade 'pip>=25.1'
 	@PYTHONWARNINGS=ignore "$(BIN)/python" $(PIP_INSTALL_FOR_TESTS) \
 		--editable '.[dashboard,exporter]' --group dev
