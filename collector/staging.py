@@ -70,14 +70,17 @@ def connect(
 
 
 def open_staging(
-    folder: Path, *, memory_bytes: int = DEFAULT_MEMORY_BYTES
+    folder: Path, *, memory_bytes: int = DEFAULT_MEMORY_BYTES, plainly: bool = False
 ) -> duckdb.DuckDBPyConnection:
     """A database as `connect` makes it, with every canonical table (without keys) and the macros
-    of text.sql."""
+    of text.sql. `plainly`: for a rank of a few megabytes."""
     con = connect(folder, memory_bytes=memory_bytes)
     run(con, schema.sql("text.sql"))
     for table in schema.tables().values():
         run(con, schema.create_sql(table))
+    if plainly:
+        plan_plainly(con)
+        con.execute("create or replace macro cell(s) as plain_cell(s)")
     return con
 
 

@@ -38,7 +38,6 @@ from ..staging import (
     database_bytes,
     nonempty,
     open_staging,
-    plan_plainly,
     run,
 )
 from ..store import store
@@ -138,9 +137,8 @@ def read_batch(
         generation = generation_of(staged)
         memory_bytes = database_bytes(_process_bytes(tasks))
         gathered: list[_Gathered] = []
-        with closing(open_staging(staged, memory_bytes=memory_bytes)) as con:
+        with closing(open_staging(staged, memory_bytes=memory_bytes, plainly=True)) as con:
             create_gathered(con)
-            plan_plainly(con)
             for task in tasks:
                 rank = task.source.rank
                 found = _gather(con, task, generation, advanced[rank])

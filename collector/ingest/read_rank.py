@@ -51,7 +51,6 @@ from ..staging import (
     is_empty,
     nonempty,
     open_staging,
-    plan_plainly,
     scalar,
 )
 from ..store import store
@@ -166,9 +165,8 @@ def _read_within(
         with ThreadPoolExecutor(1) as beside:
             digests = beside.submit(source_records, source, deadline)
             memory_bytes = database_bytes(process_bytes)
-            with closing(open_staging(staged, memory_bytes=memory_bytes)) as con:
-                if source.size_bytes <= ALONE_BYTES:
-                    plan_plainly(con)
+            plainly = source.size_bytes <= ALONE_BYTES
+            with closing(open_staging(staged, memory_bytes=memory_bytes, plainly=plainly)) as con:
                 with deadline.interrupts(con):
                     told = fill_tables(con, task, reading, advance, deadline)
                     tables = write_tables(

@@ -23,7 +23,7 @@ from npuscope.collector.readers.hccl import communication
 from npuscope.collector.readers.metadata import profiler_info
 from npuscope.collector.readers.text import kernel_details, memory_record, step_trace
 from npuscope.collector.readers.trace_view import trace_view
-from npuscope.collector.staging import nonempty, open_staging, plan_plainly
+from npuscope.collector.staging import nonempty, open_staging
 from npuscope.errors import NpuscopeError
 from tests.prove.fuzz import twins
 from tests.prove.fuzz.inputs import Input
@@ -78,9 +78,8 @@ def judge(given: Input, folder: Path, whole: Judged = _NOTHING) -> Judged:
     file = SourceFile(str(path), len(given.data), 0)
     source = RankSource("job", "pytorch", 0, "fuzz", {given.role: (file,)})
     log = ReadLog()
-    con = open_staging(folder.with_name(f"{folder.name}-staging"))
-    if zlib.crc32(given.data) % 2:  # as what a small rank is asked; the others as a large one
-        plan_plainly(con)
+    plainly = bool(zlib.crc32(given.data) % 2)  # as of a small rank; the others as of a large one
+    con = open_staging(folder.with_name(f"{folder.name}-staging"), plainly=plainly)
     try:
         try:
             READS[given.role].read(con, source, log, _WANTED, _pass)

@@ -65,7 +65,8 @@ def test_cells_lose_blanks_and_quotes_around_them(
 ) -> None:
     text = around[0] + inner + around[1]
     bare = text.strip(' \t\r\n"')
-    assert value(staging, "cell(?)", text) == (None if bare.lower() in UNKNOWN else bare)
+    expected = None if bare.lower() in UNKNOWN else bare
+    assert value(staging, "cell(?)", text) == value(staging, "plain_cell(?)", text) == expected
 
 
 def test_digits_survive_scaling(staging: duckdb.DuckDBPyConnection) -> None:
@@ -90,3 +91,4 @@ def test_step_spellings(
     staging: duckdb.DuckDBPyConnection, text: str | None, step: int | None
 ) -> None:
     assert value(staging, "step_number(?)", text) == step
+    assert value(staging, "step_number(?)", text and f' "{text}\r\n') == step
