@@ -16,6 +16,8 @@ Wait = Callable[[Integers, Integers, Integers, int], None]  # target, source, la
 RECORDED, RULE, TOUCHING = 0, 1, 2
 NEAR_NS = 6_000  # what starts so soon after an end may have waited for it
 _LONGEST_LAG_NS = 2_000_000_000
+_LOOKED_AT = 3  # operations that ended before a start
+_LEAST, _MOST = 20, 2 / 3  # so many starts, and so many of them, tell what is usual
 EARLY_NS = 1_000  # a start so long before an end did not wait for it
 
 
@@ -59,7 +61,8 @@ def touching(
     ops: Operations, end: Integers, best: Integers, told: Integers
 ) -> tuple[Integers, Integers]:
     """Starts that nothing else explains, each with the operation of another stream of its rank
-    that ended right before. `told`: waits of which the record is known."""
+    that ended right before, else as long before as is usual here. `told`: waits of which the
+    record is known."""
     plain = (ops.role == 0) | (ops.role == OTHER)
     is_open = plain | (ops.role == WAIT)
     is_open[told] = False
@@ -68,18 +71,39 @@ def touching(
     base = ops.start.min(initial=0)
     order = np.argsort(ops.rank.astype(np.int64) * span + (end - base), kind="stable")
     keys = ops.rank[order].astype(np.int64) * span + (end[order] - base)
-    at = np.searchsorted(keys, ops.rank[late].astype(np.int64) * span + ops.start[late] - base,
-                         side="right") - 1  # fmt: skip
+    last = np.searchsorted(keys, ops.rank[late].astype(np.int64) * span + ops.start[late] - base,
+                           side="right") - 1  # fmt: skip
     found = np.full(len(late), -1)
-    for _ in range(3):  # an operation may itself have ended, or others of its stream
-        candidate = order[np.maximum(at, 0)]
-        fits = (
-            (found < 0) & (at >= 0) & (ops.rank[candidate] == ops.rank[late]) & plain[candidate]
-            & (ops.stream[candidate] != ops.stream[late])
-            & (ops.start[late] - end[candidate] <= NEAR_NS)
-            & (end[candidate] > best[late] - EARLY_NS)
-        )  # fmt: skip
-        found[fits] = candidate[fits]
-        at = at - 1
+
+    def find(low: int, high: int) -> Integers:
+        """Of those without one, what ended last so long before; -1: none."""
+        one = found.copy()
+        for back in range(_LOOKED_AT):  # it may itself have ended, or others of its stream
+            at = last - back
+            candidate = order[np.maximum(at, 0)]
+            gap = ops.start[late] - end[candidate]
+            fits = (
+                (one < 0) & (at >= 0) & (ops.rank[candidate] == ops.rank[late]) & plain[candidate]
+                & (ops.stream[candidate] != ops.stream[late]) & (gap >= low) & (gap <= high)
+                & (end[candidate] > best[late] - EARLY_NS)
+            )  # fmt: skip
+            one[fits] = candidate[fits]
+        return one
+
+    far = find(0, _LONGEST_LAG_NS)
+    usual = _usual_distance((ops.start[late] - end[far])[far >= 0])
+    found = find(0, NEAR_NS)
+    found = find(usual, 2 * usual)
     keep = found >= 0
     return late[keep], found[keep]
+
+
+def _usual_distance(gaps: Integers) -> int:
+    """What lies between the end of another stream's operation and a start that waits for it: most
+    take so long to twice as long. 0 where most do not: starts that wait for nothing of the kind lie
+    anywhere behind such an end."""
+    gaps = np.sort(gaps)
+    beside = np.searchsorted(gaps, 2 * gaps, side="right") - np.arange(len(gaps))
+    if len(gaps) < _LEAST or beside.max() < _MOST * len(gaps):
+        return 0
+    return int(gaps[beside.argmax()])

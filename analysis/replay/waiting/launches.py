@@ -12,6 +12,7 @@ from .edges import NEAR_NS, RECORDED, Edges, touching
 
 _SYNC_NS = 60_000  # from an end to the first launch of a host that waited for it
 _RETURN_NS = 1_000_000  # from an end to the return of the call that waited for it
+_MOST_SOONER = 0.02  # of starts, before what waits for its launch alone
 _LONG_PAUSE = 5.0  # median times from launch to launch
 
 
@@ -79,15 +80,16 @@ def follow_launches(
 
 def _usual_latency(latency: Integers, is_free: Flags) -> int:
     """What a launch takes that waits for nothing else on the device: where most of them lie, the
-    lowest of such places. Where none is free, the least."""
-    free = np.sort(latency[is_free])
+    lowest of such places. Where none is free, or many others came sooner, the least."""
     if not len(latency):
         return 0
-    if not len(free):
-        return int(np.quantile(latency, 0.002, method="lower"))
-    beside = np.searchsorted(free, free + NEAR_NS, side="right") - np.arange(len(free))
-    low = int(np.argmax(2 * beside >= beside.max()))
-    return round(float(free[low : low + beside[low]].mean()))
+    free = np.sort(latency[is_free])
+    if len(free):
+        beside = np.searchsorted(free, free + NEAR_NS, side="right") - np.arange(len(free))
+        low = int(np.argmax(2 * beside >= beside.max()))
+        if np.mean(latency < free[low] - NEAR_NS) <= _MOST_SOONER:
+            return round(float(free[low : low + beside[low]].mean()))
+    return int(np.quantile(latency, 0.002, method="lower"))
 
 
 def _latest(ends: Integers) -> tuple[Integers, Integers]:

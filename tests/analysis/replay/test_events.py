@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,17 @@ from npuscope.analysis.replay.captures import capture_job, replay
 from npuscope.analysis.replay.waiting.edges import RULE
 from npuscope.analysis.scope import ALL
 from npuscope.collector.store import store
-from tests.analysis.replay.replayed_jobs import SMALL, check_factual, compared, mean_of, replayed
+from npuscope.sample_traces import simulate
+from tests.analysis.replay.replayed_jobs import (
+    SLOW_LINK,
+    SLOW_RANK,
+    SMALL,
+    check_factual,
+    check_pair,
+    compared,
+    mean_of,
+    replayed,
+)
 from tests.analysis.tables import connect
 
 # Communication waits for the kernel that ended last before it, if that was just before.
@@ -73,3 +84,17 @@ def test_with_all_or_some_events_a_change_comes_as_predicted(gone: tuple[str, ..
         row = mean_of(con, capture_job(con, ALL), word)
         rules = mean_of(compared(connect(), SMALL), replayed(SMALL), word)
         assert row["predicted_step_ns"] == pytest.approx(rules["predicted_step_ns"], rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("event_ns", [6_400, 40_000])
+def test_streams_that_wait_longer_than_what_is_near(
+    monkeypatch: pytest.MonkeyPatch, event_ns: int
+) -> None:
+    monkeypatch.setattr(simulate, "_EVENT_NS", event_ns)
+    monkeypatch.setattr(simulate, "_KERNEL_GAP_NS", 12_000)
+    job = replace(SMALL, name=f"events of {event_ns}")
+    check_pair(replace(job, **SLOW_RANK), job, "rank:3=median")
+    check_pair(replace(job, **SLOW_LINK), job, f"link:0-1={1 / 6}")
+    other = replace(job, slow_kernel="GroupedMatmul", slow_kernel_factor=4.0)
+    check_pair(job, other, "kernel:GroupedMatmul=4")
