@@ -69,7 +69,7 @@ def _tested(con: duckdb.DuckDBPyConnection, scope: Scope, ranked: pl.DataFrame) 
     found = [
         pl.DataFrame(schema=EVIDENCE), shapes.padding(rows, known),
         shapes.blocks(rows, known, cores), shapes.layout(rows), shapes.ai_cpu(rows, known),
-        shapes.recompute(rows),
+        shapes.recompute(rows, ranked),
     ]  # fmt: skip
     reasons: dict[str, str] = {}
     if rows["type"].null_count() == rows.height:

@@ -366,18 +366,27 @@ def clock(ranked: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
     return evidence(by_type, "clock", "capture", text, target)
 
 
-def recompute(rows: pl.DataFrame) -> pl.DataFrame:
+def recompute(rows: pl.DataFrame, ranked: pl.DataFrame) -> pl.DataFrame:
     """Forward kernels that run more often than their gradients, once more for it at most; and
-    tables of positions that are computed again in each layer."""
+    tables of positions that are computed again in each layer. `ranked` as in `clock`."""
     base = pl.col("type").map_elements(base_type, return_dtype=pl.String)
     rows = rows.with_columns(base=base)
-    by_type = rows.group_by("base").agg(pl.col("count", "total_ns").sum())
-    # Means of many shapes add up to whole numbers, but for the last digits.
-    counts = dict(by_type.select("base", pl.col("count").round(6)).iter_rows())
+    names = {one: base_type(one) for one in ranked["type"].drop_nulls().unique()}
+    ran = ranked.drop_nulls("type").group_by(
+        "rank", "step", base=pl.col("type").replace_strict(names, return_dtype=pl.String)
+    ).agg(pl.col("count").sum())  # fmt: skip
+    gradients = ran.filter(pl.col("base").str.ends_with("Grad")).with_columns(
+        pl.col("base").str.strip_suffix("Grad")
+    )
+    # A step without any gradient (of an evaluation) computes nothing again.
+    both = ran.join(gradients, on=["rank", "step", "base"], nulls_equal=True, suffix="_grad")
+    sums = both.group_by("base").agg(pl.col("count", "count_grad").sum()).join(
+        ran.group_by("base").agg(every=pl.col("count").sum()), on="base"
+    )  # fmt: skip
     again = {
-        name: 1 - counts[f"{name}Grad"] / count
-        for name, count in counts.items()
-        if name and counts.get(f"{name}Grad", 0) and 1.0 < count / counts[f"{name}Grad"] <= 2.0
+        name: (count - gradients) / every
+        for name, count, gradients, every in sums.iter_rows()
+        if 1.0 < count / gradients <= 2.0
     }
     factor = pl.col("base").replace_strict(again, default=None, return_dtype=pl.Float64)
     table = pl.when(pl.col("base").is_in([*_TABLES]) & (pl.col("count") > 1)).then(

@@ -18,7 +18,8 @@ _PARTS = ("layers_ns", "embedding_ns", "head_ns", "further_tokens_ns", "recomput
 # backwards run of types whose gradients are types of their own; where all of these ran again, what
 # forwards took. Embedding: by the type of the kernel. Head: kernels of types and shapes that only
 # the stage of the last chunk has, for most micro-batches; sizes that vary with these (tokens of
-# experts) make no other shape. Further tokens: where that stage embeds again, as many layers, and
+# experts) make no other shape. Without shapes, or of that stage alone, it is not told from layers:
+# unknown, as are further tokens. Further tokens: where that stage embeds again, as many layers, and
 # heads of its. Layers: the rest; as many as forwards call attention.
 #
 # title: Work of pipeline stages
@@ -32,8 +33,8 @@ _PARTS = ("layers_ns", "embedding_ns", "head_ns", "further_tokens_ns", "recomput
 #   compute_ns         bigint   compute kernels of a micro-batch's passes
 #   layers_ns          bigint   of it, layers
 #   embedding_ns       bigint   of it, embedding
-#   head_ns            bigint   of it, the head
-#   further_tokens_ns  bigint   of it, modules for further tokens (MTP)
+#   head_ns            bigint   of it, the head; NULL: not told, it is in layers_ns
+#   further_tokens_ns  bigint   of it, modules for further tokens (MTP); NULL: likewise
 #   recompute_ns       bigint   of it, forwards that ran again
 #   excess_ns          bigint   compute_ns above the mean of the stages
 def pipeline_stages(found: Pipeline) -> pl.DataFrame:
@@ -63,8 +64,9 @@ def pipeline_stages(found: Pipeline) -> pl.DataFrame:
         is_attention=pl.col("type").str.contains(_ATTENTION),
         each=1.0 / (pl.col("lanes") * micro_batches),
     )
-    kernels = _with_steady_shapes(kernels, micro_batches)
     last = found.named.order.routes[0][-1][0] if found.named.order else max(found.seen)
+    has_shapes = kernels.filter(pl.col("stage") == last)["shapes"].count() > 0
+    kernels = _with_steady_shapes(kernels, micro_batches)
     first = found.named.order.routes[0][0][0] if found.named.order else 0
     others = kernels.filter(pl.col("stage") != last).select("direction", "type", "shapes").unique()
     kernels = kernels.join(
@@ -116,6 +118,11 @@ def pipeline_stages(found: Pipeline) -> pl.DataFrame:
     }
     rows = rows.with_columns(compute_ns=pl.col("compute").floor().cast(pl.Int64), **whole_ns)
     mean = int(rows["compute_ns"].sum()) // max(rows.height, 1)
+    is_unknown = (pl.col("stage") == last) & pl.lit(not has_shapes or len(found.seen) < 2)
+    rows = rows.with_columns(
+        head_ns=pl.when(~is_unknown).then("head_ns"),
+        further_tokens_ns=pl.when(~is_unknown | (pl.col("further") == 0)).then("further_tokens_ns"),
+    )
     return rows.select(
         pl.lit(found.run).alias("run"), pl.lit(found.capture).alias("capture"), "stage",
         layer_count=pl.when(pl.col("attention") > 0).then(pl.col("attention") - pl.col("further")),

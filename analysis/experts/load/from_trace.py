@@ -69,6 +69,13 @@ where o.op_type in ('allToAll', 'allToAllV') and g.parallel_kind in ('ep', 'tp_e
     and {_IS_KEPT} {{where}}
 order by o.run, o.capture, o.rank, o.step, o.start_ns"""
 _PLACES = "select run, capture, rank, pp_rank, pp_size from ranks"
+# Where stages reduce gradients with each other, each holds layers of two copies of the model.
+_TWO_COPIES = """
+select distinct run, capture
+from groups join ranks using (run, capture, rank)
+where parallel_kind in ('dp', 'dp_cp', 'dp_ep')
+group by run, capture, group_hash, global_ranks
+having count(distinct pp_rank) > 1"""
 # So many sizes have no common divisor but a token's bytes.
 _SIZES_AT_LEAST = 8
 # More calls than this take seconds to be told apart into layers.
@@ -208,10 +215,12 @@ def _layers(
     """The number of a rank's first layer, and how many it has, where both are certain.
 
     All steps of all ranks of a stage have as many layers: what is possible in every one of them.
-    The stages before must be known too; a rank whose stage is not known must be the only one.
+    The stages before must be known too; a rank whose stage is not known must be the only one. Of
+    two copies of the model (DualPipe) none are: a rank has layers from both ends.
     """
+    doubled = set(frame(con, _TWO_COPIES).rows())
     stages: dict[Place, tuple[int | None, int | None]] = {
-        (run, capture, rank): (0 if size == 1 else at, size)
+        (run, capture, rank): (None if (run, capture) in doubled else 0 if size == 1 else at, size)
         for run, capture, rank, at, size in frame(con, _PLACES).rows()
     }
     alone = Counter((run, capture) for run, capture, _ in stages)

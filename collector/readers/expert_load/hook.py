@@ -326,5 +326,7 @@ def _lines(file: SourceFile) -> Iterator[tuple[int, bytes, bool]]:
                 raise TraceFormatError(
                     file.path, f"line {number}", ("the line is too long for a line of counts")
                 )
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
             if line.strip():
                 yield number, line, line.endswith(b"\n")

@@ -256,6 +256,11 @@ def test_stages_follow_each_other(con: Any) -> None:
         (0, 0, 5), (0, 1, 6), (0, 2, 7), (1, 3, 8), (1, 4, 9), (2, None, 6),
     ]  # fmt: skip
     assert found.notes[-1].startswith("ranks 2: the layer of each")
+    # Stages that reduce gradients together hold two copies of the model, from both ends.
+    both = {"parallel_kind": "dp_ep", "group_hash": "7", "global_ranks": [0, 1]}
+    fill(con, "groups", [{**both, "rank": rank} for rank in (0, 1)])
+    assert trace_load(con).rows["layer"].null_count() == 3
+    assert trace_load(con).rows["tokens"].to_list() == [18, 17, 6]
 
 
 def test_a_stage_of_which_the_one_before_is_not_there_has_no_layers(con: Any) -> None:

@@ -172,6 +172,9 @@ def test_forward_kernels_beyond_their_gradients_ran_twice() -> None:
     forward, backward = wise("SwiGlu", 64, 5_000), wise("SwiGluGrad", 64, 8_000)
     found = causes(forward, forward, backward, *[wise("Cos", 64, 3_000)] * 3)["recompute"]
     assert found["headroom_ns"] == pytest.approx(5_000 + 6_000)
+    # Of a step without gradients, an evaluation, nothing ran again.
+    found = causes(forward, backward, {**forward, "step": 2})["recompute"]
+    assert (found["headroom_ns"], found["rows"]) == (0, [])
 
 
 def test_compilations_and_modes_have_no_headroom_but_a_reason() -> None:

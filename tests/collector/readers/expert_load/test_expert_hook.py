@@ -87,6 +87,9 @@ def test_multi_token_prediction_comes_after_the_last_layer(tmp_path: Path) -> No
 def test_a_line_that_is_being_written_is_no_damage(tmp_path: Path) -> None:
     found = told(tmp_path, line(1, 0, [1, 2]) + line(2, 0, [3, 4])[:-6])
     assert found.load["tokens"].to_list() == [1, 2] and found.notes == ()
+    text = (line(1, 0, [1, 2]) + line(2, 0, [3, 4])).replace("\n", "\r\n")
+    (tmp_path / "rank0.jsonl").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert read(tmp_path).load["tokens"].to_list() == [1, 2, 3, 4] and read(tmp_path).notes == ()
 
 
 @pytest.mark.parametrize(
