@@ -37,6 +37,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     selected = _all(con, _SELECTED)
     unfollowed = _all(con, sql_text("unfollowed_steps.sql"))
     apart = _all(con, sql_text("apart_steps.sql"))
+    forward = _all(con, sql_text("forward_steps.sql"))
     warm = _all(con, "from job_steps where is_warm_up order by run, capture, step")
     found: list[str] = []
     for one in facts.to_dicts():
@@ -56,6 +57,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
             *_without_steps(_of(steps, here)),
             *_outside(_of(outside, here)),
             *_apart(_of(apart, here)),
+            *_forward(_of(forward, here)),
             *_warm_up(_of(warm, here)),
             *_unfollowed(_of(unfollowed, here)),
         ]
@@ -193,6 +195,16 @@ def _apart(apart: pl.DataFrame) -> Iterable[str]:
             others=ranks_named(one["others"]),
             longer=f"{one['step_ns'] / 1e6:,.1f}",
             shorter=f"{one['of_others_ns'] / 1e6:,.1f}",
+        )
+
+
+def _forward(forward: pl.DataFrame) -> Iterable[str]:
+    for one in forward.to_dicts():
+        yield Message(
+            "steps without gradients, as of an evaluation: {steps}. Means count them like the"
+            " others: `--step {other}` looks at one of those alone.",
+            steps=numbers(one["steps"]),
+            other=one["others"][-1],
         )
 
 

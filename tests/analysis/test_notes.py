@@ -21,6 +21,14 @@ def test_a_whole_capture_needs_no_notes() -> None:
     fill(con, "profiler_steps", [{"step": 1, "device_id": 0}, {"step": 1, "device_id": 1}])
     assert query.notes(con) == []
     assert query.notes(connect()) == []
+    # Nor do steps of forward passes alone, until another one has a gradient.
+    fill(con, "kernels", [kernel(20, 10, 2, type="SwiGlu")])
+    assert query.notes(con) == []
+    fill(con, "kernels", [kernel(40, 10, 1, type="SwiGluGrad")])
+    assert query.notes(con) == [
+        "steps without gradients, as of an evaluation: 2. Means count them like the others: `--step"
+        " 1` looks at one of those alone."
+    ]
 
 
 def test_every_gap_is_told() -> None:

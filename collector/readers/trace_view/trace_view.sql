@@ -211,12 +211,31 @@ with kernel as (
     left join operator_at o on o.process_id = s.pid and o.thread_id = s.tid and o.start_ns = s.at_ns
     where f.category = 'async_npu' and f.side = 'f'
     group by f.pid, f.tid, f.at_ns
+), shared as (
+    select id from queued group by id having count(*) > 1
+), begun as (
+    select *, row_number() over (partition by id order by at_ns, tid) as place, count(*) over (partition by id) as count
+    from queued semi join shared using (id)
+), launched as (
+    select a.arrow, f.id, row_number() over (partition by f.id order by a.launched_ns, a.arrow) as place,
+        count(*) over (partition by f.id) as count
+    from (
+        select distinct id, pid, tid, at_ns from _trace_flow semi join shared using (id)
+        where category = 'async_npu' and side = 'f'
+    ) f
+    join _trace_arrow a using (pid, tid, at_ns)
+), together as (   -- of those, as many calls as operators: a queue keeps their order
+    select l.arrow, o.name, b.tid as thread_id, b.at_ns as start_ns
+    from launched l
+    join begun b using (id, place, count)
+    left join operator_at o on o.process_id = b.pid and o.thread_id = b.tid and o.start_ns = b.at_ns
 )
 select coalesce(a.connection_id, l.call.connection_id, c.connection_id, a.id) as connection_id,
     regexp_replace(coalesce(l.call.name, c.name), '^\w+@', '') as api_name, a.from_tid as api_thread_id,
     a.launched_ns as api_start_ns,
     coalesce(l.call.start_ns + l.call.dur_ns, c.start_ns + c.dur_ns) as api_end_ns,
-    o.name as operator_name, o.thread_id as operator_thread_id, o.start_ns as operator_start_ns,
+    case when t.arrow is null then o.name else t.name end as operator_name,
+    coalesce(t.thread_id, o.thread_id) as operator_thread_id, coalesce(t.start_ns, o.start_ns) as operator_start_ns,
     case when a.is_communication then 'communication'
          when k.arrow is not null then 'kernel' else 'task' end as target,
     a.name as target_name, a.device_id, a.stream_id, a.at_ns as device_start_ns,
@@ -225,7 +244,8 @@ from _trace_arrow a
 left join kernel k on k.arrow = a.arrow
 left join launching l on l.arrow = a.arrow
 left join api c on c.pid = a.from_pid and c.tid = a.from_tid and c.start_ns = a.launched_ns
-left join operator o on o.pid = a.pid and o.tid = a.tid and o.at_ns = a.at_ns;
+left join operator o on o.pid = a.pid and o.tid = a.tid and o.at_ns = a.at_ns
+left join together t on t.arrow = a.arrow;
 -- Tables that follow need the memory: what does not fit is written to disk and read again.
 drop table _trace_arrow;
 drop table _trace_kernel;

@@ -10,6 +10,7 @@ from npuscope.collector.groups import group_hash
 from npuscope.collector.model import ReadLog
 from npuscope.collector.staging import open_staging
 from tests.collector.readers.trace_view.written_traces import (
+    CANN,
     NPU,
     OS_PID,
     TABLES,
@@ -141,6 +142,19 @@ def test_only_what_is_wanted(tmp_path: Path) -> None:
     filled = {table for table in TABLES if rows(con, f"select count(*) from {table}") != [(0,)]}
     assert filled == {"launches"}
     assert rows(con, "select count(operator_name) from launches") == [(1,)]
+    # Kernels that begin together share their arrows' id: calls keep the order of operators.
+    more = [
+        *names(NPU, "Ascend Hardware", "NPU 3", {4: "Stream 4"}),
+        x(OS_PID, 7, "aten::add", "1016.000", 2, cat="cpu_op"),
+        x(NPU, 4, "Add", "1110.000", 5, args={"Task Type": "AI_VECTOR_CORE", "connection_id": 7}),
+        *arrow("HostToDevice", "7", (CANN, 8, "1026.500"), (NPU, 4, "1110.000")),
+        *arrow("async_npu", 1736412474730135222, (OS_PID, 7, "1016.000"), (NPU, 4, "1110.000")),
+    ]
+    con, _ = read_paths([write(path, [*more, *TRACE])], tmp_path, frozenset({"launches"}))
+    assert rows(
+        con, "select target_name, operator_name, operator_start_ns from launches"
+        " where operator_name is not null order by all"
+    ) == [("Add", "aten::add", 1_016_000), ("MatMulV3", "aten::mm", 1_010_000)]  # fmt: skip
 
 
 def test_kernel_tables_get_connections_and_give_steps(tmp_path: Path) -> None:
