@@ -1,9 +1,9 @@
 """What the passes of a pipeline are made of: layers, and what is before and after them; products
 for gradients of weights.
 
-Kernels of one rank of each stage are looked at, on the stream of most computing, of a few passes
-that nothing runs beside. A layer is the run of kernel types that repeats; where none does, the
-shortest pass of a stage is one.
+Kernels of one rank of each stage are looked at, a usual one, on the stream of most computing, of a
+few passes that nothing runs beside. A layer is the run of kernel types that repeats; where none
+does, the shortest pass of a stage is one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def looks(ops: Operations, passes: pl.DataFrame, route: Sequence[tuple[int, int]
         every = passes.filter(stage=stage, chunk=chunk)
         if every.is_empty():
             continue
-        rank = int(every["rank"][0])
+        rank = _usual_rank(every)
         own = passes.filter(rank=rank).sort("start_ns").with_columns(
             # The other one of a pair is often of another chunk.
             is_beside=(pl.col("start_ns") < pl.col("end_ns").cum_max().shift(1)).fill_null(
@@ -89,6 +89,12 @@ def looks(ops: Operations, passes: pl.DataFrame, route: Sequence[tuple[int, int]
                 start = met if met < end else start
                 found.append(Look(place, row["kind"], rank, at[low:high], start, end, tuple(spans)))
     return found
+
+
+def _usual_rank(passes: pl.DataFrame) -> int:
+    """Of ranks that run the same passes the one that computes as long as most do."""
+    spent = passes.group_by("rank").agg(pl.col("compute_ns").sum()).sort("compute_ns", "rank")
+    return int(spent["rank"][(spent.height - 1) // 2])
 
 
 def spans_of(seen: Sequence[Look], places: int) -> list[dict[str, list[Spans]]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -26,6 +28,7 @@ from npuscope.analysis.scope import Scope
 from npuscope.collector.store import store
 from npuscope.dashboard.locale.language import language_of
 from npuscope.profile import summary_versions
+from npuscope.sample_traces import simulate
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.generate import Job
 from tests.analysis.host.host_jobs import TABLES as HOST_TABLES
@@ -370,10 +373,24 @@ def test_findings_with_changes_of_another_say_that_their_gain_is_within_its() ->
     assert "的收益之内" in language_of("zh")(gain_words(listed[[*told].index("stragglers")]))
 
 
+class _Scattered(int):
+    """A time of events that is another for each, and the same in jobs of one structure: 7 us to
+    0.7 ms."""
+
+    def __init__(self) -> None:
+        self.chance = random.Random(1)
+
+    def __radd__(self, end_ns: int) -> int:
+        return end_ns + round(7_000 * math.pow(100, self.chance.random()))
+
+
 @pytest.mark.slow
-def test_gaps_that_nothing_explains_may_wait_for_what_changes() -> None:
-    """With pauses ten times as long, most starts are too late to tell what they waited for."""
+def test_gaps_that_nothing_explains_may_wait_for_what_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     base = replace(SMALL, **SLOW_RANK)
+    words = ("rank:3=median", "stage:1=0.9", "kernel:MatMulV3=0.9", "comm:pp=0.5")
+    # All of it ten times as long: what starts late does so at one distance, which tells.
     long = opened_frames({
         name: rows.with_columns(
             (pl.col(column) - at) * 10 + at
@@ -384,16 +401,40 @@ def test_gaps_that_nothing_explains_may_wait_for_what_changes() -> None:
         for name, rows in canonical_frames(base, tables=TABLES).items()
     })  # fmt: skip
     job = captures.capture_job(long, Scope())
-    assert job.unexplained.max() > 0.5
-    for word in ("rank:3=median", "stage:1=0.9", "kernel:MatMulV3=0.9", "comm:pp=0.5"):
+    assert job.unexplained.max() < 0.01
+    for word in words:
         truth_ns = 10 * mean_of(tables(base), replayed(base), word)["predicted_step_ns"]
         row = mean_of(long, job, word)
         assert row["predicted_low_ns"] < truth_ns < row["predicted_high_ns"], word
-    # Transfers between stages that nobody matches, as in a GPU's trace.
+        assert row["predicted_step_ns"] == pytest.approx(truth_ns, rel=0.001)
+    # Transfers between stages without a number, as in a GPU's trace, and that nobody matches.
     frames = canonical_frames(base, tables=[name for name in TABLES if name != "comm_tasks"])
     is_transfer = pl.col("op_type").is_in(["send", "receive"])
-    named = frames["comm_ops"].with_columns(name=pl.when(~is_transfer).then("name"))
-    apart = opened_frames({**frames, "comm_ops": named})
-    row = mean_of(apart, captures.capture_job(apart, Scope()), "rank:3=median")
     truth_ns = mean_of(tables(base), replayed(base), "rank:3=median")["predicted_step_ns"]
-    assert row["predicted_low_ns"] < truth_ns < row["predicted_high_ns"]
+    alike = frames["comm_ops"].with_columns(
+        name=pl.when(~is_transfer).then("name").otherwise(pl.lit("ncclDevKernel_SendRecv"))
+    )
+    unknown = alike.with_columns(group_hash=pl.when(~is_transfer).then("group_hash"))
+    for rows, within in ((alike, 0.001), (unknown, 1.0)):
+        apart = opened_frames({**frames, "comm_ops": rows})
+        row = mean_of(apart, captures.capture_job(apart, Scope()), "rank:3=median")
+        assert row["predicted_low_ns"] < truth_ns < row["predicted_high_ns"]
+        assert row["predicted_step_ns"] == pytest.approx(truth_ns, rel=within)
+
+    # Starts at any distance tell nothing.
+    def scattered(job: Job) -> captures.CaptureJob:
+        monkeypatch.setattr(simulate, "_EVENT_NS", _Scattered())
+        return replayed(job)
+
+    slow, plain = (replace(one, name="scattered") for one in (base, SMALL))
+    job = scattered(slow)
+    assert job.unexplained.max() > 0.5
+    for other, word in (
+        (plain, "rank:3=median"),
+        (replace(slow, compute_by_stage=(1.0, 0.9)), "stage:1=0.9"),
+        (replace(slow, slow_kernel="MatMulV3", slow_kernel_factor=0.9), "kernel:MatMulV3=0.9"),
+        (replace(slow, compute_by_stage=(0.8, 1.0)), "stage:0=0.8"),
+    ):
+        row = mean_of(tables(slow), job, word)
+        truth_ns = scattered(other).measured.lengths().mean()
+        assert row["predicted_low_ns"] < truth_ns < row["predicted_high_ns"], word

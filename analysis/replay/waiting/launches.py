@@ -11,6 +11,7 @@ from ..points import Flags, Indices, Integers
 from .edges import NEAR_NS, RECORDED, Edges, touching
 
 _SYNC_NS = 60_000  # from an end to the first launch of a host that waited for it
+_SYNC_SHARE = 0.05  # or of the pause: by chance, an end lies there as seldom
 _RETURN_NS = 1_000_000  # from an end to the return of the call that waited for it
 _MOST_SOONER = 0.02  # of starts, before what waits for its launch alone
 _LONG_PAUSE = 5.0  # median times from launch to launch
@@ -118,7 +119,8 @@ def _host_waits(
         at = np.flatnonzero(pause > max(_LONG_PAUSE * usual, _SYNC_NS / 4))
         at = at[at > 0]
         since = launch[at] - latest[at - 1]
-        good = (since >= 0) & (since <= _SYNC_NS + usual) & (since < pause[at])
+        soon = np.maximum(_SYNC_NS + usual, pause[at] * _SYNC_SHARE)
+        good = (since >= 0) & (since <= soon) & (since < pause[at])
         at = at[good]
         goes_on[low + at] = latest[at - 1]
     waited_for[low + at] = which[at - 1]

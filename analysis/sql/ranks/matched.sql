@@ -3,8 +3,9 @@
 -- Collectives of a group have one name on all its members: HCCL numbers the operations of a group in each process.
 -- The two sides of a transfer in a group of two have one number, but names that say send or receive. Where members
 -- count their own transfers both sides of a number may send: as in larger groups the n-th transfer from a to b in a
--- step is then the n-th that b receives from a; in larger ones the tasks tell the peer. Where a name repeats, its n-th
--- on one rank is the n-th on the others.
+-- step is then the n-th that b receives from a; in larger ones the tasks tell the peer. So it is in a group of two whose
+-- transfers have no numbers, as on GPUs, where each n-th has one size on both sides. Where a name repeats, its n-th on
+-- one rank is the n-th on the others.
 --
 -- A row per operation with a start and an end: instance (numbered from 1 in order of start), what it is, whose, when,
 -- and is_matchable (false where repeated names or transfers are not equally many on all ranks, so that it is not sure
@@ -22,6 +23,7 @@ _ops as materialized (
         op_id, start_ns, start_ns + dur_ns as end_ns, size_bytes,
         case when op_type in ('send', 'receive') or (op_type = 'batchSendRecv' and _members.group_size = 2) then 2
             when op_type <> 'batchSendRecv' then coalesce(_members.group_size, _recorded.group_size) end as group_size,
+        coalesce(_members.group_size, _recorded.group_size) = 2 as is_pair,
         case
             when name is null or op_type is null or group_key is null then null
             when op_type not in ('send', 'receive', 'batchSendRecv') then name
@@ -31,13 +33,13 @@ _ops as materialized (
     from _recorded left join _members using (group_hash, rank)
     where start_ns is not null and dur_ns >= 0
 ),
--- Groups of two of which both members send, or receive, under one number.
+-- Groups of two of which both members send, or receive, under one number, or whose transfers have none.
 _crossed as (
     select group_key, min(low) as low, max(high) as high
     from (
         select group_key, min(rank) as low, max(rank) as high
-        from _ops where alike is not null and op_type in ('send', 'receive')
-        group by group_key, alike, op_type having low < high
+        from _ops where is_pair and op_type in ('send', 'receive')
+        group by group_key, alike, if(alike is null, null, op_type) having low < high
     )
     group by group_key
 ),
@@ -47,17 +49,18 @@ _peers as (
     from (
         select rank, op_id, unnest([src_rank, dst_rank]) as peer
         from comm_tasks semi join (
-            select rank, op_id from _ops where alike is null and op_type in ('send', 'receive') and op_id is not null
+            select rank, op_id from _ops
+            where alike is null and is_pair is not true and op_type in ('send', 'receive') and op_id is not null
         ) using (rank, op_id)
     )
     where peer <> rank group by rank, op_id
     having count(distinct peer) = 1
     union all
     select rank, op_id, if(rank = low, high, low)
-    from _ops join _crossed using (group_key) where alike is not null and op_type in ('send', 'receive')
+    from _ops join _crossed using (group_key) where op_type in ('send', 'receive')
 ),
 _keyed as (
-    select _ops.* exclude (alike),
+    select _ops.* exclude (alike, is_pair), alike is null as is_unnumbered,
         case when alike is not null and peer is null then alike
             when peer is not null and op_type = 'send' then _ops.rank || '>' || peer || ':' || coalesce(step, -1)
             when peer is not null then peer || '>' || _ops.rank || ':' || coalesce(step, -1)
@@ -90,8 +93,15 @@ _instances as (
     select group_key, alike, nth, count(*) as rank_count,
         count(*) filter (where op_type = 'send') as send_count,
         count(*) filter (where op_type = 'receive') as receive_count,
+        min(size_bytes) filter (where is_unnumbered) as least_bytes,
+        max(size_bytes) filter (where is_unnumbered) as most_bytes,
         row_number() over (order by min(start_ns), group_key, alike, nth) as instance
     from _numbered group by group_key, alike, nth
+),
+-- One side lacks some, and the other as many others.
+_shifted as (
+    select distinct group_key, alike, true as is_shifted
+    from _instances where send_count + receive_count > 0 and least_bytes < most_bytes
 ),
 _alone as (
     select *, (select count(*) from _instances) + row_number() over (order by start_ns, rank, op_id, name) as instance
@@ -100,8 +110,10 @@ _alone as (
 select instance, rank, step, name, op_type, group_hash, group_key, kind, start_ns, end_ns, size_bytes,
     case when op_type in ('send', 'receive', 'batchSendRecv') then 2 else seen_count end as seen_count,
     cast(group_size as integer) as group_size, rank_count,
-    is_even and (send_count + receive_count = 0 or (send_count = 1 and receive_count = 1)) as is_matchable
+    is_even and is_shifted is null
+        and (send_count + receive_count = 0 or (send_count = 1 and receive_count = 1)) as is_matchable
 from _numbered join _instances using (group_key, alike, nth) join _recording using (group_key)
+left join _shifted using (group_key, alike)
 union all
 select instance, rank, step, name, op_type, group_hash, group_key, kind, start_ns, end_ns, size_bytes,
     1 as seen_count, cast(group_size as integer) as group_size, 1 as rank_count, false as is_matchable

@@ -161,6 +161,32 @@ def test_transfers_in_a_large_group_without_tasks_stay_alone() -> None:
 
 
 @pytest.mark.slow
+def test_transfers_of_a_pair_without_numbers_are_counted() -> None:
+    """Both ways in turn, as on GPUs; one that is lost, or of other bytes, leaves its way alone."""
+    sides = {"send": (0, 1), "receive": (1, 0)}
+    ops = [
+        op(100 * nth + 40 * way + 5 * rank, 30, rank=rank, group_hash="2", op_type=kind,
+           op_id=10 * nth + way, step=4, name="ncclDevKernel_SendRecv", size_bytes=nth)
+        for nth in range(3) for way in (0, 1) for kind, ranks in sides.items()
+        for rank in [ranks[way]]
+    ]  # fmt: skip
+    whole = across(tables(ops, MEMBERS), "arrivals")
+    pairs: dict[int, list[dict[str, Any]]] = {}
+    for row in whole:
+        pairs.setdefault(row["instance"], []).append(row)
+    assert len(pairs) == 6 and all(row["is_complete"] for row in whole)
+    for one, other in pairs.values():
+        assert {one["op_type"], other["op_type"]} == {"send", "receive"}
+        assert one["size_bytes"] == other["size_bytes"]
+        assert abs(one["start_ns"] - other["start_ns"]) == 5
+    for broken in (ops[1:], [{**ops[0], "size_bytes": 7}, *ops[1:]]):
+        rows = across(tables(broken, MEMBERS), "arrivals")
+        from_first = [row for row in rows if (row["rank"] == 0) == (row["op_type"] == "send")]
+        assert {row["is_complete"] for row in from_first} == {False}
+        assert {row["is_complete"] for row in rows if row not in from_first} == {True}
+
+
+@pytest.mark.slow
 def test_windows_that_differ_leave_operations_incomplete() -> None:
     job = Job(name="cut", layers=2, pp=1, dp=4, ep=2, memory=False)
     con = job_tables(job)
