@@ -186,7 +186,8 @@ def _fill(
                 load_table(con, file, needed, spend)
                 if needed == "STEP_TIME":
                     _add_named_steps(con, file, log, spend)
-                _check_starts(con, needed, log)
+                if needed in file.tables:
+                    _check_starts(con, needed, log)
                 if rounds_times(file, needed):
                     log.warn(
                         "{table}: its times are floating-point numbers, so they are right to "
