@@ -39,7 +39,7 @@ _COMPUTED = re.compile(r"^# metric: (\w+)\n((?:#.*\n)+)(?=(?:(?!def ).*\n)*?def 
 @cache
 def metrics() -> tuple[Metric, ...]:
     """All of them, by topic and name: SQL, then what functions compute."""
-    return (*sql_metrics(), *_computed())
+    return (*sql_metrics(), *_python_metrics())
 
 
 @cache
@@ -53,7 +53,7 @@ def sql_metrics() -> tuple[Metric, ...]:
 def metric(name: str) -> Metric:
     """The metric of that name; KeyError where there is none."""
     found = {known.name: known for known in sql_metrics()}.get(name)
-    return found or {known.name: known for known in _computed()}[name]
+    return found or {known.name: known for known in _python_metrics()}[name]
 
 
 def column_names(name: str) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ def column_names(name: str) -> tuple[str, ...]:
 
 
 @cache
-def _computed() -> tuple[Metric, ...]:
+def _python_metrics() -> tuple[Metric, ...]:
     room = resources.files(__package__)
     found: list[Metric | None] = []
     for place in sorted(_modules(room, "")):
@@ -133,7 +133,7 @@ def metrics_markdown() -> str:
             "",
             f"{_source(known)} ([{known.file.rpartition('/')[2]}](../analysis/{known.file}))"
             + (f"; kept with each {kept} in the store." if kept else "."),
-            *_shown(known),
+            *_outlets(known),
             "",
             "| column | type | unit | meaning |",
             "| --- | --- | --- | --- |",
@@ -152,7 +152,7 @@ def _source(known: Metric) -> str:
     return f"In SQL: `{known.view}`, from {inputs}"
 
 
-def _shown(known: Metric) -> list[str]:
+def _outlets(known: Metric) -> list[str]:
     outlets = [f"`npuscope {one}`" for one in known.commands]
     outlets += [f"table `{one}` of pages" for one in known.tables]
     outlets += [f"figure `{one}`" for one in known.figures]

@@ -14,10 +14,10 @@ from typing import Literal
 import duckdb
 import polars as pl
 
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from .catalog import metric
-from .memo import kept
+from .memo import memoize
 from .parts import mean_of, step_parts
 from .scope import ALL, JOB, Scope
 from .views import frame, open_views
@@ -170,13 +170,13 @@ def means_of_fewer(rows: pl.DataFrame, headings: Mapping[str, str]) -> str | Non
     told = [
         Message(
             template,
-            figures=joined(listed),
+            figures=join(listed),
             count=f"{low:,}" if low == high else f"{low:,}-{high:,}",
             every=f"{every:,}",
         )
         for (low, high), listed in named.items()
     ]
-    return joined(told, "; ") or None
+    return join(told, "; ") or None
 
 
 def mean_links(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
@@ -184,7 +184,7 @@ def mean_links(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
     return _means(con, "mean_links", scope)
 
 
-@kept
+@memoize
 def job_steps(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Steps of the whole job: columns of the metric `job_steps`."""
     open_views(con, ("job_steps",))
@@ -202,7 +202,7 @@ def without_warm_up(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame) -> pl.Da
     return rest if rest.height else rows
 
 
-@kept
+@memoize
 def _means(con: duckdb.DuckDBPyConnection, name: str, scope: Scope) -> pl.DataFrame:
     """Rows of a metric of means over the ranks and steps chosen."""
     open_views(con, (name, "step_lengths"))

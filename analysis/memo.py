@@ -43,7 +43,7 @@ _MEMORIES: WeakKeyDictionary[duckdb.DuckDBPyConnection, _Memory] = WeakKeyDictio
 
 
 def remember(con: duckdb.DuckDBPyConnection, store: Path | None = None) -> None:
-    """From here on answers stay as long as the connection does, and those of `kept` in the store
+    """From here on answers stay as long as the connection does, and those of `memoize` in the store
     whose tables alone it has, where they took long.
 
     For one command or one question: what a connection is asked over days would fill the memory.
@@ -59,19 +59,19 @@ def forget(con: duckdb.DuckDBPyConnection, views: str = "") -> None:
         memory.views = views
 
 
-def kept(answer: Answer[Asked, Told]) -> Answer[Asked, Told]:
+def memoize(answer: Answer[Asked, Told]) -> Answer[Asked, Told]:
     """What a function returns is computed once for each connection and arguments and, where it
     took long, once for each version of the store and of the rules.
 
     It depends on the arguments and on the connection's tables alone. Its argument `known`, if it
     has one, is what the caller has at hand: it spares time and changes no answer. For frames,
-    records of this room, texts and numbers, and lists of these (see `packed`).
+    records of this room, texts and numbers, and lists of these (see `pack`).
     """
     return _answering(answer, is_kept=True)
 
 
 def latest(answer: Answer[Asked, Told]) -> Answer[Asked, Told]:
-    """As `kept`, for the arguments of the last two questions and never in the store: what is
+    """As `memoize`, for the arguments of the last two questions and never in the store: what is
     large, and asked of one capture after the other, or of two side by side."""
     return _answering(answer, most=2)
 
@@ -103,7 +103,7 @@ def _answering(
                 for other in mine[: len(mine) - most + 1]:
                     del memory.told[other]
             memory.told[key] = told
-        copied: Told = _copied(memory.told[key])
+        copied: Told = _copy(memory.told[key])
         return copied
 
     return answered
@@ -116,7 +116,7 @@ def _from_store(
     # Only here: what asks nothing that takes long needs no digest of all rules.
     from npuscope.collector.store.answers import keep_answer, read_answer
 
-    from .packed import packed, unpacked
+    from .packing import pack, unpack
 
     if memory.answers is None:
         memory.answers = _answers(con, memory.store)
@@ -124,7 +124,7 @@ def _from_store(
     content = read_answer(memory.answers, question)
     if content is not None:
         try:
-            found: Told = unpacked(content)
+            found: Told = unpack(content)
         except ValueError:
             pass
         else:
@@ -133,7 +133,7 @@ def _from_store(
     told = compute()
     if time.process_time() - began_s >= WORTH_S:
         try:
-            content = packed(told)
+            content = pack(told)
         except TypeError:  # it holds what files do not
             return told
         keep_answer(memory.answers, question, content)
@@ -150,12 +150,12 @@ def _answers(con: duckdb.DuckDBPyConnection, path: Path | None) -> Answers:
     return Answers(path, store.version(path, store.opened_over(con, path)), version_of_all())
 
 
-def _copied(told: Any) -> Any:
+def _copy(told: Any) -> Any:
     """What is put into one answer is not in the next."""
     if isinstance(told, list | dict):
         return told.copy()
     if type(told) is tuple:
-        return tuple(map(_copied, told))
+        return tuple(map(_copy, told))
     clone = getattr(told, "clone", None)  # a frame's
     return clone() if clone is not None else told
 

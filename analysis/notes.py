@@ -8,9 +8,9 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
-from .memo import kept
+from .memo import memoize
 from .metric import sql_text
 from .scope import ALL, Scope
 from .views import frame
@@ -46,7 +46,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
         partly = set(chosen.drop_nulls("left_out_tables")["rank"])
         remarks: list[str] = [
             *_missing(one),
-            *_selected(chosen, one["rank_count"]),
+            *_selection_notes(chosen, one["rank_count"]),
             *_without_figures(one["ranks"], _of(steps, here), partly),
             *_light(_of(steps, here), partly),
             *_devices(_of(devices, here)),
@@ -59,7 +59,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
             *_apart(_of(apart, here)),
             *_forward(_of(forward, here)),
             *_warm_up(_of(warm, here)),
-            *_unfollowed(_of(unfollowed, here)),
+            *_unfollowed_notes(_of(unfollowed, here)),
         ]
         if facts.height > 1:
             of_one = "{run}, {capture}: {note}"
@@ -101,7 +101,7 @@ def only_time_of_communication(con: duckdb.DuckDBPyConnection, scope: Scope = AL
     )
 
 
-@kept
+@memoize
 def _all(con: duckdb.DuckDBPyConnection, query: str) -> pl.DataFrame:
     """Of all captures, whichever is asked for."""
     return frame(con, query)
@@ -120,7 +120,7 @@ def _missing(facts: dict[str, Any]) -> Iterable[str]:
         )
 
 
-def _selected(chosen: pl.DataFrame, rank_count: int) -> Iterable[str]:
+def _selection_notes(chosen: pl.DataFrame, rank_count: int) -> Iterable[str]:
     """Which ranks were read in part, by what was left out, and how to read the rest."""
     by_tables: dict[str, list[int]] = {}
     for one in chosen.drop_nulls("left_out_tables").sort("rank").to_dicts():
@@ -180,7 +180,7 @@ def _light(steps: pl.DataFrame, partly: set[int]) -> Iterable[str]:
         (sorted(set(light["rank"]) & partly), ""),
     ):
         if ranks:
-            why = joined((reason, told), "; ")
+            why = join((reason, told), "; ")
             yield Message("{ranks}: {why}", ranks=ranks_named(ranks), why=why)
 
 
@@ -223,7 +223,7 @@ def _warm_up(steps: pl.DataFrame) -> Iterable[str]:
         )
 
 
-def _unfollowed(unfollowed: pl.DataFrame) -> Iterable[str]:
+def _unfollowed_notes(unfollowed: pl.DataFrame) -> Iterable[str]:
     for one in unfollowed.to_dicts():
         yield Message(
             "steps without a recorded next one ({steps}) are measured to their last kernel or"
@@ -274,7 +274,7 @@ def _uneven(steps: pl.DataFrame, unseen: pl.DataFrame, partly: set[int]) -> Iter
     )
     shared = set(theirs["step"]) - set(lacking["step"])
     hint = Message("`--step {step}` compares like with like.", step=min(shared, default=0))
-    yield joined((told, hint), " ") if shared else told
+    yield join((told, hint), " ") if shared else told
 
 
 def _without_steps(steps: pl.DataFrame) -> Iterable[str]:
@@ -302,5 +302,5 @@ def _outside(outside: pl.DataFrame) -> Iterable[str]:
         yield Message(
             "{ranks}: outside all steps are {what}; they count in no step.",
             ranks=ranks_named(outside["rank"]),
-            what=joined(parts, " and "),
+            what=join(parts, " and "),
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import duckdb
 import polars as pl
 
-from .memo import kept
+from .memo import memoize
 from .scope import ALL, PLACE, Scope
 from .views import frame, has_view, select
 
@@ -60,7 +60,7 @@ from _rows where ns is null or ns <> 0 or part = 'computing'
 order by run, capture, rank, step nulls last, part, kind nulls last, op_type nulls last"""
 
 
-@kept
+@memoize
 def step_parts(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Parts of each step: columns of the metric `step_parts`.
 

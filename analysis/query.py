@@ -15,7 +15,7 @@ from npuscope.errors import UsageError
 
 from .communication.communication import CommKey, comm, compute_stretch
 from .doctor.limits import limits
-from .memo import kept
+from .memo import memoize
 from .memory.memory import (
     MemoryFacts,
     MemoryKey,
@@ -93,7 +93,7 @@ def nothing_matches(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str:
     return f"no data matches {scope}: {facts.height} captures, see `npuscope steps`"
 
 
-@kept
+@memoize
 def steps(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Breakdown of each step on each rank: columns of the metric `steps`, and `is_warm_up` of
     `job_steps`."""

@@ -18,7 +18,7 @@ from .findings.findings import finding_rows, findings
 from .flops.kernels.count import kernel_work
 from .flops.losses import losses, together
 from .flops.mfu import Figures, mfu, why_unknown
-from .memo import kept
+from .memo import memoize
 from .pipeline.answer import Answer, answer_rows, pipeline_overview
 from .ranks.stragglers.blame import blame_rows, rank_blame
 from .scope import Scope
@@ -137,7 +137,7 @@ def is_across(con: duckdb.DuckDBPyConnection) -> bool:
     return has_view(con, "rank_blame")
 
 
-@kept
+@memoize
 def mfu_losses(con: duckdb.DuckDBPyConnection, here: Scope) -> tuple[Figures, pl.DataFrame]:
     """What `mfu` tells, but for single kernels, and rows of its waterfall."""
     found = mfu(con, here)

@@ -103,7 +103,7 @@ def sources(starts: Iterable[str], root: Path = PACKAGE) -> dict[str, str]:
             texts[name] = without_remarks(texts[name])
         if place.endswith(".py"):
             is_package = place.endswith("/__init__.py")
-            waiting += _imported(code, name, is_package=is_package)
+            waiting += _imports_of(code, name, is_package=is_package)
             if _LISTS.fullmatch(name):
                 texts[name] = ""
                 continue
@@ -132,7 +132,7 @@ def _place(root: Path, name: str) -> str | None:
     return next((one for one in either if one in _places(root)), None)
 
 
-def _imported(code: str, name: str, *, is_package: bool) -> Iterator[str]:
+def _imports_of(code: str, name: str, *, is_package: bool) -> Iterator[str]:
     """Names of modules that a module imports, and of what it takes from packages."""
     here = name.split(".") if is_package else name.split(".")[:-1]
     yield name.rpartition(".")[0]  # the package on the way runs too

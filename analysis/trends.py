@@ -21,7 +21,7 @@ from . import query
 from .compare.change_points import ALARMS, LEAST, change_points
 from .experts.load.imbalance import expert_loads, expert_metrics
 from .experts.load.load import expert_rows
-from .flops.job_mfu import gathered, mean_use
+from .flops.job_mfu import gather_figures, mean_use
 from .flops.mfu import mfu
 from .means import mean_comm, mean_steps, without_warm_up
 from .scope import ALL, Scope
@@ -231,7 +231,7 @@ def _rank_imbalance(con: duckdb.DuckDBPyConnection, run: Scope) -> pl.DataFrame:
 
 
 def _job_mfu(con: duckdb.DuckDBPyConnection, run: Scope) -> pl.DataFrame:
-    job = mean_use(con, gathered(con, mfu(con, run).rows, "job"), _AT)
+    job = mean_use(con, gather_figures(con, mfu(con, run).rows, "job"), _AT)
     name = "kernel_mfu_causal_ratio"
     return job.filter(pl.col("figure") == name).select(*_AT, pl.col("value").alias(name))
 

@@ -13,7 +13,7 @@ import polars as pl
 from npuscope.collector.store import store
 
 from .catalog import sql_metrics
-from .memo import kept
+from .memo import memoize
 from .metric import read_by
 from .scope import PLACE, Scope
 
@@ -103,7 +103,7 @@ def frame(
     return store.frame(con.sql(query, params=list(parameters)))
 
 
-@kept
+@memoize
 def select(
     con: duckdb.DuckDBPyConnection,
     /,

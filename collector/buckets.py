@@ -126,14 +126,14 @@ def bucket_of(url: str, endpoint: str) -> Bucket:
         ) from error
 
 
-def divided(url: str) -> tuple[str, str]:
+def split_url(url: str) -> tuple[str, str]:
     """Bucket and prefix of a URL; the prefix ends in a slash, where there is one."""
     parts = urlsplit(url)
     prefix = parts.path.strip("/")
     return parts.netloc, f"{prefix}/" if prefix else ""
 
 
-async def gathered(coroutines: Iterable[Awaitable[Found]]) -> list[Found]:
+async def gather(coroutines: Iterable[Awaitable[Found]]) -> list[Found]:
     """Results in order, of a few at a time."""
     import asyncio  # which takes longer than the rest of this module
 
@@ -153,7 +153,7 @@ class _S3Bucket:
         from s3fs import S3FileSystem
 
         self._url, self._endpoint = url, endpoint
-        self._bucket, self._prefix = divided(url)
+        self._bucket, self._prefix = split_url(url)
         environment = os.environ.get
         own = {}
         vendor = {"obs": "OBS", "gs": "GS"}.get(url.partition(":")[0])
@@ -182,7 +182,7 @@ class _S3Bucket:
     def _run(self, work: Callable[[], Awaitable[Found]]) -> Found:
         from fsspec.asyn import sync
 
-        with told(self._url, self._endpoint):
+        with store_errors(self._url, self._endpoint):
             found: Found = sync(self._files.loop, work)
             return found
 
@@ -216,7 +216,7 @@ class _S3Bucket:
                 return key, await body.read(), answer["ETag"]
 
         async def work() -> dict[str, tuple[bytes, str]]:
-            found = await gathered(map(one, keys))
+            found = await gather(map(one, keys))
             return {got[0]: (got[1], got[2]) for got in found if got}
 
         return self._run(work)
@@ -246,7 +246,7 @@ class _S3Bucket:
         require_writable(self._url)
 
         async def work() -> None:
-            await gathered(
+            await gather(
                 self._files._put_file(str(path), f"{self._bucket}/{self._prefix}{key}")
                 for key, path in files.items()
             )
@@ -262,7 +262,7 @@ class _S3Bucket:
             return None
 
         async def work() -> set[str]:
-            gone = await gathered(one(key, path) for key, path in files.items())
+            gone = await gather(one(key, path) for key, path in files.items())
             return {key for key in gone if key is not None}
 
         return self._run(work)
@@ -271,7 +271,7 @@ class _S3Bucket:
         require_writable(self._url)
 
         async def work() -> None:
-            await gathered(
+            await gather(
                 self._files._call_s3(
                     "delete_object", Bucket=self._bucket, Key=self._prefix + key
                 )
@@ -295,7 +295,7 @@ def _is_address(endpoint: str) -> bool:
 
 
 @contextlib.contextmanager
-def told(url: str, endpoint: str) -> Iterator[None]:
+def store_errors(url: str, endpoint: str) -> Iterator[None]:
     """Makes what a server or the way there refuses a StoreError that says what to do."""
     where = f" at {endpoint}" if endpoint else ""
     try:

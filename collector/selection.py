@@ -156,7 +156,7 @@ def parse_numbers(option: str, text: str) -> Spans:
         if last < first:
             raise UsageError(f"{option} {text}: {part.strip()} ends before it begins")
         spans.append((first, last))
-    return merged(spans)
+    return merge_spans(spans)
 
 
 def _parse_tables(text: str) -> tuple[str, ...]:
@@ -168,7 +168,7 @@ def _parse_tables(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def merged(spans: Iterable[tuple[int, int]]) -> Spans:
+def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans:
     """Spans in order, with those that touch or overlap made one."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(spans):
@@ -181,7 +181,7 @@ def merged(spans: Iterable[tuple[int, int]]) -> Spans:
 
 def spans_of(numbers: Iterable[int]) -> Spans:
     """Numbers, in any order, as spans."""
-    return merged((number, number) for number in numbers)
+    return merge_spans((number, number) for number in numbers)
 
 
 def spans_text(spans: Spans) -> str:
@@ -221,4 +221,4 @@ def _spans_cover(these: Spans | None, those: Spans | None) -> bool:
 
 
 def _joined_spans(these: Spans | None, those: Spans | None) -> Spans | None:
-    return None if these is None or those is None else merged((*these, *those))
+    return None if these is None or those is None else merge_spans((*these, *those))

@@ -45,7 +45,7 @@ def open_regular(
         raise
 
 
-def decompressed(raw: BufferedReader) -> BufferedReader | gzip.GzipFile:
+def decompress(raw: BufferedReader) -> BufferedReader | gzip.GzipFile:
     """A file from its beginning, unpacked where its first bytes say that it is packed: a name may
     lie."""
     begins = raw.read(2)

@@ -101,7 +101,7 @@ _PARSED_AT_MOST = 1024
 _PARSED_LENGTH = 8192
 
 
-def parsed(con: duckdb.DuckDBPyConnection, sql: str) -> list[duckdb.Statement]:
+def parse_statements(con: duckdb.DuckDBPyConnection, sql: str) -> list[duckdb.Statement]:
     """The statements of SQL. All ranks of a batch, and all batches of a process, ask the same:
     parsing would be a tenth of what reading a small rank takes."""
     found = _PARSED.get(sql)
@@ -120,7 +120,7 @@ def run(
     parameters: Sequence[object] | Mapping[str, object] = (),
 ) -> duckdb.DuckDBPyConnection:
     """As `con.execute`, of SQL that is asked of many ranks."""
-    for statement in parsed(con, sql):
+    for statement in parse_statements(con, sql):
         con.execute(statement, parameters)
     return con
 
@@ -130,7 +130,7 @@ def run_on(
 ) -> None:
     """As `run`, of SQL that reads rows as `_incoming`: the engine finds them by that name, which
     takes less than registering them."""
-    for statement in parsed(con, sql):
+    for statement in parse_statements(con, sql):
         con.execute(statement)
 
 

@@ -24,7 +24,7 @@ from npuscope.collector.store.cache import CachedStore
 from npuscope.console.printable import json_text, printable
 
 from .units import size_text
-from .whole_files import written
+from .whole_files import write_whole
 
 TABLE_ROWS = 200
 
@@ -57,7 +57,7 @@ def json_rows(reader: pa.RecordBatchReader) -> list[dict[str, Any]]:
 
 def write(reader: pa.RecordBatchReader, form: str, out: Path) -> None:
     """Write a result to a file, whole or not at all. `form`: json, csv or parquet."""
-    with written(out) as file:
+    with write_whole(out) as file:
         stream(reader, form, file)
 
 

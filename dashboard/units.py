@@ -101,25 +101,25 @@ def _readable(values: pl.Series, first_ns: int | None, in_memory: bool) -> Reada
     if first_ns is not None:
         values = values - first_ns
         unit = _fitting(_most(values), _TIMES)
-        return _scaled(
+        return _scale(
             values,
             unit,
             Message("{moment} since the first", moment=Message(_words(_stem(name, "_ns")))),
         )
     for ending, scale in (("_bytes_per_s", _rates("B")), ("_flops_per_s", _rates("FLOP"))):
         if name.endswith(ending):
-            return _scaled(values, _fitting(_most(values), scale), _words(_stem(name, ending)))
+            return _scale(values, _fitting(_most(values), scale), _words(_stem(name, ending)))
     for ending, scale in (
         ("_ns", _TIMES),
         ("_bytes", _MEMORY if in_memory else _BYTES),
         ("_flops", _FLOPS),
     ):
         if f"_{name}".endswith(ending):
-            return _scaled(values, _fitting(_most(values), scale), _words(_stem(name, ending)))
+            return _scale(values, _fitting(_most(values), scale), _words(_stem(name, ending)))
     if name.endswith(("_ratio", "share")):
-        return _scaled(values, Unit(0.01, "%"), _words(_stem(name, "_ratio")))
+        return _scale(values, Unit(0.01, "%"), _words(_stem(name, "_ratio")))
     if name.endswith("_points"):  # of a hundred, as figures and words have them
-        return _scaled(values, Unit(0.01, ""), _words(name))
+        return _scale(values, Unit(0.01, ""), _words(name))
     if values.dtype.is_integer():
         is_plain = name in _PLAIN or name.endswith(_PLAIN)
         return Readable(_words(name), "", values, None, is_grouped=not is_plain)
@@ -127,10 +127,10 @@ def _readable(values: pl.Series, first_ns: int | None, in_memory: bool) -> Reada
     if known.is_finite().all() and (known == known.round()).all() and _most(values) >= 1_000:
         whole = values.cast(pl.Int64)  # counts that were means of something
         return Readable(_words(name), "", whole, None, is_grouped=True)
-    return _scaled(values, Unit(1.0, ""), _words(name))
+    return _scale(values, Unit(1.0, ""), _words(name))
 
 
-def _scaled(values: pl.Series, unit: Unit, words: str) -> Readable:
+def _scale(values: pl.Series, unit: Unit, words: str) -> Readable:
     scaled = values.cast(pl.Float64) / unit.divisor
     if unit.name in ("ns", "B") and values.dtype.is_integer():
         return Readable(words, unit.name, values, None, is_grouped=True)

@@ -12,7 +12,7 @@ from npuscope.errors import StoreError
 
 
 @contextlib.contextmanager
-def written(out: Path) -> Iterator[IO[bytes]]:
+def write_whole(out: Path) -> Iterator[IO[bytes]]:
     """A file to write, which takes its name when all is in it. Raises StoreError."""
     temporary = out.with_name(f"{staging_name()}.{out.name}")
     try:
@@ -33,5 +33,5 @@ def write_text(text: str, out: Path) -> None:
 
 def write_bytes(content: bytes | memoryview, out: Path) -> None:
     """Write what is there already. Raises StoreError."""
-    with written(out) as file:
+    with write_whole(out) as file:
         file.write(content)

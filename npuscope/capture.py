@@ -57,7 +57,7 @@ class Capture:
         store: str | Path | None = None,
         jobs: int | None = None,
     ) -> None:
-        from npuscope.profile import Source, opened
+        from npuscope.profile import Source, open_tables
 
         check_text(run=run, capture=capture)
         check_whole(1, jobs=jobs)
@@ -69,7 +69,7 @@ class Capture:
         self._locked: duckdb.DuckDBPyConnection | None = None
         with hear_ctrl_c(), contextlib.ExitStack() as opening:
             self._data = opening.enter_context(
-                opened(source, is_command=False, scope=Scope(run, capture))
+                open_tables(source, is_command=False, scope=Scope(run, capture))
             )
             self._chosen = Scope(self._data.result.run if self._data.result else run, capture)
             self._require()
@@ -212,7 +212,7 @@ class Capture:
                 return roofline.kernel_table(found.counted, peaks, attention=attention)
             if by == "step":
                 return found.rows.select(column_names("mfu"))
-            return job_mfu.gathered(self._data.con, found.rows, by)
+            return job_mfu.gather_figures(self._data.con, found.rows, by)
 
     def waterfall(
         self,
@@ -244,7 +244,7 @@ class Capture:
         TraceNotFound where neither tells.
         """
         from npuscope.analysis.experts.load import load_rows
-        from npuscope.analysis.experts.load.from_trace import traced
+        from npuscope.analysis.experts.load.from_trace import device_loads
         from npuscope.analysis.experts.load.load import expert_rows
 
         check_key("experts", by, get_args(load_rows.By))
@@ -258,7 +258,7 @@ class Capture:
                     raise TraceNotFound(
                         f"{self._place}: no tokens per expert here: ask by device or node"
                     )
-                tables, _ = traced(self._data.con, tables, scope.all_ranks)
+                tables, _ = device_loads(self._data.con, tables, scope.all_ranks)
             rows = load_rows.view(tables, by)
             return self._found(rows.drop("basis", strict=False), scope)
 
@@ -390,13 +390,15 @@ class Capture:
         Raises UsageError for another name and TraceNotFound where the capture has nothing to
         draw."""
         from npuscope.dashboard.figures.layout import apply_theme, visible_names
-        from npuscope.dashboard.figures.of_capture import FIGURES, Asked
+        from npuscope.dashboard.figures.of_capture import FIGURES, FigureRequest
         from npuscope.dashboard.locale.language import language_of
 
         check_key("figure", name, tuple(FIGURES))
         with self._ask():
             one, ranks = self._one("figure")
-            asked = Asked(self._across(), one, ranks[0], self._data.target, language_of(lang))
+            asked = FigureRequest(
+                self._across(), one, ranks[0], self._data.target, language_of(lang)
+            )
             found = FIGURES[name](asked)
             if found is None:
                 raise TraceNotFound(f"{self._place}: nothing is recorded to draw {name} from")

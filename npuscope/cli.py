@@ -104,7 +104,7 @@ GROUPS = {
 }
 
 
-class Grouped(TyperGroup):
+class GroupedCommands(TyperGroup):
     """Lists its commands below the heading of their group."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -115,7 +115,7 @@ class Grouped(TyperGroup):
                 formatter.write_dl([(name, one.get_short_help_str(200)) for name, one in commands])
 
 
-app = typer.Typer(name="npuscope", cls=Grouped, pretty_exceptions_enable=False, **_PLAIN)
+app = typer.Typer(name="npuscope", cls=GroupedCommands, pretty_exceptions_enable=False, **_PLAIN)
 store_app = typer.Typer(help="Stores in the user cache.", **_PLAIN)
 store_app.command("list")(stores.store_list)
 store_app.command("rm")(stores.store_rm)

@@ -36,7 +36,7 @@ class Message(str):
     values: Mapping[str, Value]
 
     def __new__(cls, template: str, /, **values: Value) -> Message:
-        made = super().__new__(cls, filled(template, values))
+        made = super().__new__(cls, fill(template, values))
         object.__setattr__(made, "template", template)
         object.__setattr__(made, "values", MappingProxyType(values))
         return made
@@ -45,7 +45,7 @@ class Message(str):
         raise AttributeError(f"a message is not changed: {name}")
 
     def __reduce__(self) -> tuple[Callable[..., Message], tuple[str, dict[str, Value]]]:
-        return _made, (self.template, dict(self.values))
+        return _make, (self.template, dict(self.values))
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class StoredMessage(msgspec.Struct, frozen=True):
 Stored = str | StoredMessage
 
 
-def filled(
+def fill(
     template: str, values: Mapping[str, Value], say: Callable[[str], str] | None = None
 ) -> str:
     """The template with its values put in place of their names, each text said by `say`. Names
@@ -73,7 +73,7 @@ def filled(
     return _NAME.sub(put, template)
 
 
-def joined(parts: Iterable[str], between: str = ", ") -> str:
+def join(parts: Iterable[str], between: str = ", ") -> str:
     """Parts of a list as one message; empty ones are left out. Raises KeyError where nothing says
     how parts are joined so."""
     told, *more = [part for part in parts if part] or [""]
@@ -82,33 +82,33 @@ def joined(parts: Iterable[str], between: str = ", ") -> str:
     return told
 
 
-def stored(text: str, spelled: Callable[[str], str] = str) -> Stored:
+def store_text(text: str, spelled: Callable[[str], str] = str) -> Stored:
     """How a text is kept in a file; `spelled` makes names writable."""
     if not isinstance(text, Message):
         return spelled(text)
     values = {
-        name: stored(value, spelled) if isinstance(value, str) else value
+        name: store_text(value, spelled) if isinstance(value, str) else value
         for name, value in text.values.items()
     }
     return StoredMessage(text.template, values)
 
 
-def restored(kept: Stored) -> str:
+def restore_text(kept: Stored) -> str:
     """The message that a file holds. Raises ValueError where messages lie too deep in another."""
-    return _restored(kept, _MOST_DEEP)
+    return _restore(kept, _MOST_DEEP)
 
 
-def _restored(kept: Stored, deep: int) -> str:
+def _restore(kept: Stored, deep: int) -> str:
     if isinstance(kept, str):
         return kept
     if not deep:
         raise ValueError("messages lie too deep in each other")
     values = {
-        name: _restored(value, deep - 1) if isinstance(value, (str, StoredMessage)) else value
+        name: _restore(value, deep - 1) if isinstance(value, (str, StoredMessage)) else value
         for name, value in kept.values.items()
     }
-    return _made(kept.template, values)
+    return _make(kept.template, values)
 
 
-def _made(template: str, values: Mapping[str, Value]) -> Message:
+def _make(template: str, values: Mapping[str, Value]) -> Message:
     return Message(template, **values)

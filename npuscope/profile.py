@@ -19,7 +19,7 @@ from npuscope.analysis.summaries import summaries
 from npuscope.analysis.wording import ranks_named
 from npuscope.collector.buckets import url_of
 from npuscope.collector.store import mirror, store
-from npuscope.collector.store.derived import MEMORY_BYTES
+from npuscope.collector.store.derived_tier import MEMORY_BYTES
 from npuscope.collector.store.manifest import (
     folder_value,
     is_store,
@@ -28,7 +28,7 @@ from npuscope.collector.store.manifest import (
 )
 from npuscope.console.waiting import reading, waiting
 from npuscope.errors import StoreError, TraceNotFound, UsageError
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 if TYPE_CHECKING:
     from npuscope.collector.ingest.ingest import IngestResult
@@ -58,7 +58,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenTables:
     """Tables of `target`; `result` where an ingest came first; `messages` on what it did, and on
     captures that are `left_out`; `is_partial`: whether such a one was asked for; `warnings` on what
     was lost or guessed when the ranks were read; `memory_bytes` for what all ranks together tell
@@ -75,7 +75,9 @@ class Opened:
 
 
 @contextlib.contextmanager
-def opened(source: Source, *, is_command: bool = True, scope: Scope = ALL) -> Iterator[Opened]:
+def open_tables(
+    source: Source, *, is_command: bool = True, scope: Scope = ALL
+) -> Iterator[OpenTables]:
     """Open the tables behind a path; closes them at the end. Warnings are of the scope's run and
     capture, and of the run that was read where one was.
 
@@ -84,7 +86,7 @@ def opened(source: Source, *, is_command: bool = True, scope: Scope = ALL) -> It
 
     Raises TraceNotFound, UsageError, or StoreError: also where all that `scope` names is left out.
     """
-    source = located(source)
+    source = locate(source)
     target: Path = source.path
     result: IngestResult | None = None
     messages: list[str] = []
@@ -106,7 +108,7 @@ def opened(source: Source, *, is_command: bool = True, scope: Scope = ALL) -> It
                 messages = [*messages, *kept_within_limit(target)]
             left_out = tuple(Message("left out: {told}", told=one) for one in torn.values())
             warnings = reading_warnings(target, con, mine)
-            yield Opened(
+            yield OpenTables(
                 con, target, result, [*messages, *left_out], warnings, source.memory_bytes,
                 left_out, bool(asked),
             )  # fmt: skip
@@ -114,7 +116,7 @@ def opened(source: Source, *, is_command: bool = True, scope: Scope = ALL) -> It
             con.close()
 
 
-def located(source: Source) -> Source:
+def locate(source: Source) -> Source:
     """The source, with stores in object storage as their mirrors on this machine. Raises
     StoreError, also where a URL is no store, and TraceNotFound where the current folder is gone."""
     store_path = None if source.store is None else mirror.local(source.store)
@@ -155,7 +157,7 @@ def bring_up_to_date(
     from npuscope.collector.selection import some_spans
     from npuscope.collector.store import cache
 
-    source = located(source)
+    source = locate(source)
     if is_ingested(source.path):
         raise UsageError(f"{source.path}: already ingested: give a profile folder")
     if is_command:
@@ -244,7 +246,7 @@ def spread(source: Source, shard: str | None, engine: str, address: str | None) 
     return replace(source, shard=parsed, engine=engine, address=address)
 
 
-def compare_ranks(data: Opened, *, is_needed: bool = True) -> None:
+def compare_ranks(data: OpenTables, *, is_needed: bool = True) -> None:
     """Make the views of all ranks together, with a word on stderr while they are computed.
 
     Where memory is short, what is not needed stays out, with a warning; else a StoreError.
@@ -262,7 +264,7 @@ def compare_ranks(data: Opened, *, is_needed: bool = True) -> None:
         if is_needed:
             raise StoreError(f"{data.target}: {told}") from error
         left_out = Message("waiting between ranks is left out")
-        data.warnings.append(joined((told, left_out), "; "))
+        data.warnings.append(join((told, left_out), "; "))
 
 
 def reading_warnings(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from npuscope.analysis.pipeline.schedules import Pass
 
 from . import kernels as k
-from .faults import planted
+from .faults import plant
 from .job import Group, Job
 
 COMPUTE_STREAM, SIDE_STREAM = 2, 3
@@ -211,7 +211,7 @@ def compute(
     """A kernel as long as its work takes on this rank, give or take 1.5 % unless `even`, or the
     kernels that run in its place. What is planted draws lots of its own: all others take as long as
     in the job without it."""
-    kernels = planted(d.job, work)
+    kernels = plant(d.job, work)
     own = next((at for at, one in enumerate(kernels) if one is work), 0)
     for at, one in enumerate(kernels):
         lots = (d.chance, d.noise) if at == own else (d.planted, d.planted)

@@ -8,7 +8,7 @@ from . import kernels as k
 from .job import Job
 
 
-def planted(job: Job, work: k.Work) -> list[k.Work]:
+def plant(job: Job, work: k.Work) -> list[k.Work]:
     """The kernels that run in place of one, in order: itself where nothing is planted in it."""
     if job.odd_columns and work.type == "MatMulV3":
         sizes = f"{work.input_shapes};{work.output_shapes}".replace(";", ",").split(",")
@@ -20,7 +20,11 @@ def planted(job: Job, work: k.Work) -> list[k.Work]:
         return [_piece(work, job.split_into)] * job.split_into
     if work.type == job.converted_kernel:
         given, made = work.input_shapes.partition(";")[0], work.output_shapes
-        return [_converted(given, _blocked(given)), work, _converted(_blocked(made), made)]
+        return [
+            _conversion(given, _block_shape(given)),
+            work,
+            _conversion(_block_shape(made), made),
+        ]
     if work.type == job.unfused_kernel:
         return _parts(work)
     return [work]
@@ -39,13 +43,13 @@ def _piece(work: k.Work, count: int) -> k.Work:
     )  # fmt: skip
 
 
-def _blocked(shape: str) -> str:
+def _block_shape(shape: str) -> str:
     """A matrix in blocks of 16 x 16, columns first."""
     rows, columns = (int(size) for size in shape.split(","))
     return f"{-(-columns // 16)},{-(-rows // 16)},16,16"
 
 
-def _converted(given: str, made: str) -> k.Work:
+def _conversion(given: str, made: str) -> k.Work:
     return k.work("TransData", given, made, k.vector_ns(_bytes(given) + _bytes(made)))
 
 

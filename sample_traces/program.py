@@ -149,7 +149,7 @@ def _take_turns(d: Draft, passes: list[tuple[Pass, Parts]]) -> None:
     d.part, d.last = None, max(last)
 
 
-def _received(d: Draft, source: int, *, backward: bool) -> int:
+def _receive(d: Draft, source: int, *, backward: bool) -> int:
     """A tensor of another stage: what the exchange before brought, else an operation of its own."""
     found, d.arrived = d.arrived, None
     if found is None:
@@ -157,7 +157,7 @@ def _received(d: Draft, source: int, *, backward: bool) -> int:
     return found
 
 
-def _sent(d: Draft, target: int, *, backward: bool, exchanges: bool) -> None:
+def _send(d: Draft, target: int, *, backward: bool, exchanges: bool) -> None:
     """A tensor for another stage, in exchange for its next one or not."""
     if exchanges:
         d.arrived = exchange(d, target)
@@ -170,7 +170,7 @@ def _forward(d: Draft, one: Pass, head: int, *, exchanges: bool) -> Parts:
     place, micro_batch = _place(d, one.chunk), _number(d, one)
     after: tuple[int, ...] = ()
     if place.before is not None:
-        after = (_received(d, place.before, backward=False),)
+        after = (_receive(d, place.before, backward=False),)
     yield False
     if place.is_first:
         if job.data_wait_ns:
@@ -195,7 +195,7 @@ def _forward(d: Draft, one: Pass, head: int, *, exchanges: bool) -> Parts:
             yield from _further_token(d, micro_batch, job.layers + module)
     yield True
     if place.after is not None:
-        _sent(d, place.after, backward=False, exchanges=exchanges)
+        _send(d, place.after, backward=False, exchanges=exchanges)
 
 
 def _further_token(d: Draft, micro_batch: int, layer: int) -> Parts:
@@ -286,7 +286,7 @@ def _backward(d: Draft, one: Pass, *, exchanges: bool) -> Parts:
     place, is_whole = _place(d, one.chunk), one.kind == "BW"
     after: tuple[int, ...] = ()
     if place.after is not None:
-        after = (_received(d, place.after, backward=True),)
+        after = (_receive(d, place.after, backward=True),)
     yield False
     layers = list(reversed(place.layers))
     if place.is_last:
@@ -309,7 +309,7 @@ def _backward(d: Draft, one: Pass, *, exchanges: bool) -> Parts:
         _release(d, -1, "")
     yield True
     if place.before is not None:
-        _sent(d, place.before, backward=True, exchanges=exchanges)
+        _send(d, place.before, backward=True, exchanges=exchanges)
 
 
 def _layer_backward(d: Draft, one: Pass, layer: int, after: tuple[int, ...]) -> Within:
@@ -319,7 +319,7 @@ def _layer_backward(d: Draft, one: Pass, layer: int, after: tuple[int, ...]) -> 
         d.is_recomputing = True
         after = yield from _layer_forward(d, _number(d, one), layer, after)
         d.is_recomputing = False
-    after = yield from _recomputed(d, one, layer, "ffn", after)
+    after = yield from _recompute(d, one, layer, "ffn", after)
     if job.experts:
         after = yield from _experts_backward(d, _number(d, one), layer, after)
     else:
@@ -330,7 +330,7 @@ def _layer_backward(d: Draft, one: Pass, layer: int, after: tuple[int, ...]) -> 
     compute(d, k.elementwise("RmsNormGrad", rows, hidden), after=after, backward=True)
     if is_whole:
         _release(d, layer, "ffn")
-    yield from _recomputed(d, one, layer, "attention", ())
+    yield from _recompute(d, one, layer, "attention", ())
     compute(d, k.matmul(rows, hidden, hidden // job.tp), backward=True)
     if is_whole:
         compute(d, k.matmul(hidden // job.tp, rows, hidden), backward=True)
@@ -350,7 +350,7 @@ def _layer_backward(d: Draft, one: Pass, layer: int, after: tuple[int, ...]) -> 
     return ()
 
 
-def _recomputed(d: Draft, one: Pass, layer: int, half: str, after: tuple[int, ...]) -> Within:
+def _recompute(d: Draft, one: Pass, layer: int, half: str, after: tuple[int, ...]) -> Within:
     """One half of a layer again, where that is chosen; its output is in no use by now."""
     own = d.blocks.get(held_by(d, layer, half), [])
     d.free, own[-1:] = d.free + own[-1:], []

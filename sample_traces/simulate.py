@@ -132,7 +132,7 @@ def run(job: Job) -> dict[int, tuple[list[Event], list[Wait], list[Window]]]:
         # What is stretched moves what is beside it, so that it settles in rounds.
         extra_ns = dict[tuple[int, int], int]()
         for _ in range(_MOST_ROUNDS):
-            before, extra_ns = extra_ns, _stretched(job, ranks)
+            before, extra_ns = extra_ns, _stretches(job, ranks)
             if all(abs(ns - before.get(at, 0)) < _SETTLED_NS for at, ns in extra_ns.items()):
                 break
             ranks = _run(job, extra_ns)
@@ -158,7 +158,7 @@ def _run(job: Job, extra_ns: Mapping[tuple[int, int], int]) -> dict[int, _Rank]:
     return ranks
 
 
-def _stretched(job: Job, ranks: Mapping[int, _Rank]) -> dict[tuple[int, int], int]:
+def _stretches(job: Job, ranks: Mapping[int, _Rank]) -> dict[tuple[int, int], int]:
     """What kernels take longer for bytes that moved beside them as it ran."""
     found: dict[tuple[int, int], int] = {}
     for r in ranks.values():
@@ -324,7 +324,7 @@ def _meet(job: Job, ranks: dict[int, _Rank], meeting: list[_Arrival]) -> None:
         call = ranks[arrival.rank].calls[arrival.index]
         assert isinstance(call, CommCall)
         payloads.append(_payload(job, arrival.rank, call))
-    payloads = _staged(job, ranks, meeting) or payloads
+    payloads = _two_stage_times(job, ranks, meeting) or payloads
     end_ns = ready_ns + max(max(payload) for payload in payloads) + _CLOSE_NS
     for arrival, payload in zip(sorted(meeting, key=lambda a: a.rank), payloads, strict=True):
         r = ranks[arrival.rank]
@@ -336,7 +336,7 @@ def _meet(job: Job, ranks: dict[int, _Rank], meeting: list[_Arrival]) -> None:
         r.ends[arrival.index] = end_ns
 
 
-def _staged(
+def _two_stage_times(
     job: Job, ranks: dict[int, _Rank], meeting: list[_Arrival]
 ) -> list[tuple[int, ...]]:  # fmt: skip
     """Times of an all-to-all in two stages, the same for all; none where it is not one of those.

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from npuscope.messages import Message, StoredMessage, joined, restored, stored
+from npuscope.messages import Message, StoredMessage, join, restore_text, store_text
 
 NOTE = Message(
     "{ranks}: {count} of {what} are {state}",
@@ -27,11 +27,11 @@ def test_a_message_is_its_english_sentence() -> None:
 
 
 def test_it_crosses_processes_and_files_as_what_it_is() -> None:
-    kept = msgspec.json.decode(msgspec.json.encode(stored(NOTE)), type=StoredMessage)
-    for again in (pickle.loads(pickle.dumps(NOTE)), restored(kept)):
+    kept = msgspec.json.decode(msgspec.json.encode(store_text(NOTE)), type=StoredMessage)
+    for again in (pickle.loads(pickle.dumps(NOTE)), restore_text(kept)):
         assert isinstance(again, Message)
         assert (again, again.template, again.values) == (NOTE, NOTE.template, NOTE.values)
-    assert (restored("a sentence"), stored("a sentence")) == ("a sentence", "a sentence")
+    assert (restore_text("a sentence"), store_text("a sentence")) == ("a sentence", "a sentence")
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_messages_that_lie_deep_in_each_other_are_refused() -> None:
     for _ in range(100):
         deep = StoredMessage("{x}", {"x": deep})
     with pytest.raises(ValueError, match="too deep"):
-        restored(deep)
+        restore_text(deep)
 
 
 def test_parts_are_joined_as_a_list_is_written() -> None:
-    assert joined(["a", "", "b", "c"]) == "a, b, c"
-    assert (joined([]), joined(["a"]), joined(["a", "b"], " and ")) == ("", "a", "a and b")
+    assert join(["a", "", "b", "c"]) == "a, b, c"
+    assert (join([]), join(["a"]), join(["a", "b"], " and ")) == ("", "a", "a and b")

@@ -9,7 +9,7 @@ import pytest
 
 from npuscope.analysis.scope import ALL, Scope
 from npuscope.collector.store.manifest import MANIFEST, rank_folder
-from npuscope.profile import Source, opened, reading_warnings
+from npuscope.profile import Source, open_tables, reading_warnings
 from npuscope.sample_traces.job import Job, small
 from tests.dashboard.app.published_jobs import publish_job
 
@@ -28,7 +28,7 @@ def test_warnings_are_of_the_run_and_capture_that_are_looked_at(tmp_path: Path) 
     warned(tmp_path, small(steps=1, layers=1, name="dense"), "c1", "rows left out")
 
     def told(scope: Scope) -> list[str]:
-        with opened(Source(tmp_path), is_command=False, scope=scope) as data:
+        with open_tables(Source(tmp_path), is_command=False, scope=scope) as data:
             assert data.warnings == reading_warnings(tmp_path, scope=scope)
             return data.warnings
 

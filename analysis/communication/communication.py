@@ -9,7 +9,7 @@ import polars as pl
 
 from npuscope.errors import UsageError
 
-from ..memo import kept
+from ..memo import memoize
 from ..scope import ALL, PLACE, Scope
 from ..views import open_views, select
 
@@ -30,7 +30,7 @@ _SHARE = (
 )
 
 
-@kept
+@memoize
 def comm(
     con: duckdb.DuckDBPyConnection,
     scope: Scope = ALL,
@@ -54,7 +54,7 @@ def comm(
     return select(con, "comm_summary", scope, order, top=top, columns=columns, by_key=by)
 
 
-@kept
+@memoize
 def compute_stretch(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """What overlap costs kernels and gains: columns of the metric `compute_stretch`."""
     return select(con, "compute_stretch", scope)

@@ -17,7 +17,7 @@ from npuscope.messages import Message
 
 from ..catalog import metric
 from ..means import without_warm_up
-from ..memo import kept
+from ..memo import memoize
 from ..scope import ALL, JOB, PLACE, Scope
 from ..views import frame, open_views, select
 
@@ -90,7 +90,7 @@ def matrix(
 #   size_bytes             double   bytes
 #   time_ns                double   time of moving them; NULL where unknown
 #   bandwidth_bytes_per_s  double   bytes over time of what has both
-@kept
+@memoize
 def mean_pairs(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, most bytes first."""
     found = without_warm_up(con, matrix(con, scope))
@@ -145,7 +145,7 @@ def _sent_steps(con: duckdb.DuckDBPyConnection, scope: Scope, found: pl.DataFram
 #   op_type                       varchar  allReduce, allToAllV, send, ...
 #   beside_bandwidth_bytes_per_s  double   of operations that overlap computing
 #   alone_bandwidth_bytes_per_s   double   of operations that do not
-@kept
+@memoize
 def mean_contention(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, sorted by link and type."""
     both = ["beside_bandwidth_bytes_per_s", "alone_bandwidth_bytes_per_s"]

@@ -77,10 +77,10 @@ def change_points(values: Floats) -> list[ChangePoint]:
     dice = np.random.default_rng(0)
     borders = [0, *(size * at for at in _splits(blocks, _widening(blocks), dice)), len(whole)]
     for place in range(1, len(borders) - 1):
-        borders[place] = _sharpened(whole, (borders[place - 1], borders[place], borders[place + 1]))
+        borders[place] = _sharpen(whole, (borders[place - 1], borders[place], borders[place + 1]))
     wide = _widening(whole)
     return [
-        _sized(whole, levels, wide, is_log)
+        _change_point(whole, levels, wide, is_log)
         for levels in zip(borders, borders[1:], borders[2:], strict=False)
     ]
 
@@ -188,7 +188,7 @@ def _starts(count: int, length: int) -> range | list[int]:
     return [*range(0, last, max(length // 2, 1)), last]
 
 
-def _sharpened(values: Floats, levels: tuple[int, int, int]) -> int:
+def _sharpen(values: Floats, levels: tuple[int, int, int]) -> int:
     """The place between the middles of two levels (from first to at to last) at which they fit
     best, given what they are."""
     first, at, last = levels
@@ -200,7 +200,9 @@ def _sharpened(values: Floats, levels: tuple[int, int, int]) -> int:
     return min(max(place, first + 1), last - 1)
 
 
-def _sized(values: Floats, levels: tuple[int, int, int], wide: float, is_log: bool) -> ChangePoint:
+def _change_point(
+    values: Floats, levels: tuple[int, int, int], wide: float, is_log: bool
+) -> ChangePoint:
     first, at, last = levels
     before, after = values[first:at], values[at:last]
     level, change = float(before.mean()), float(after.mean() - before.mean())

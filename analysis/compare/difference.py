@@ -220,11 +220,11 @@ def changed_facts(a: Side, b: Side) -> pl.DataFrame:
         if ours == theirs or not ours or not theirs:
             continue
         if name not in SETTINGS:
-            rows.append((name, _listed(ours), _listed(theirs)))
+            rows.append((name, _list_of(ours), _list_of(theirs)))
             continue
         settings = [_settings(side) for side in (ours, theirs)]
         rows += [
-            (one, _listed(values[0]), _listed(values[1]))
+            (one, _list_of(values[0]), _list_of(values[1]))
             for one in sorted({*settings[0], *settings[1]})
             if (values := [side.get(one, _UNSET) for side in settings])[0] != values[1]
         ]
@@ -493,5 +493,5 @@ def _degrees(variances: list[float], counts: tuple[int, int]) -> float:
     return sum(variances) ** 2 / parts
 
 
-def _listed(values: frozenset[str]) -> str:
+def _list_of(values: frozenset[str]) -> str:
     return ", ".join(sorted(values))

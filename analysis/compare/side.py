@@ -19,7 +19,7 @@ from npuscope.errors import UsageError
 from npuscope.messages import Message
 
 from ..experts.load.mean_layers import mean_layers
-from ..flops.job_mfu import gathered
+from ..flops.job_mfu import gather_figures
 from ..flops.log_figures import trainer_log
 from ..flops.mfu import mfu
 from ..means import job_steps, without_warm_up
@@ -154,7 +154,7 @@ def measure(
             Message("several runs here ({names}): give one as PATH@RUN or PATH@RUN/CAPTURE",
                     names=names)
         )  # fmt: skip
-    parts, pairs = _compared(con, scope, by)
+    parts, pairs = _parts_to_compare(con, scope, by)
     kernels = _kernels(con, pairs, _KERNELS_IN_FULL if in_full else _KERNELS)
     pauses = frame(con, _PAUSES).join(pairs, on=PLACE, how="semi", nulls_equal=True)
     placed = pairs.select(*RANK, "place").unique()
@@ -191,10 +191,10 @@ def kernels_in_full(
 ) -> dict[int | None, pl.DataFrame]:
     """What `measure` has as kernels where it looks at all of them: of the mean rank (None), and of
     each stage or rank."""
-    return _kernels(con, _compared(con, scope, by)[1], _KERNELS_IN_FULL)
+    return _kernels(con, _parts_to_compare(con, scope, by)[1], _KERNELS_IN_FULL)
 
 
-def _compared(
+def _parts_to_compare(
     con: duckdb.DuckDBPyConnection, scope: Scope, by: Key | None
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Parts of the compared ranks and steps, and these: run, capture, rank, step, place."""
@@ -277,7 +277,7 @@ def _job_steps(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     found = times.select(*_STEP, "step_ns", *ENDS)
     for more in (
         measures,
-        gathered(con, mfu(con, scope).rows, "job").select(*_STEP, "kernel_mfu_causal_ratio"),
+        gather_figures(con, mfu(con, scope).rows, "job").select(*_STEP, "kernel_mfu_causal_ratio"),
         _peak_memory(con, scope, ranks.select(PLACE)),
         mean_layers(con, _STEP)[0].group_by(_STEP).agg(
             pl.col("max_over_mean").mean().alias("expert_max_over_mean")

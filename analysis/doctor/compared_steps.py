@@ -32,7 +32,7 @@ _AGREE_RATIO, _AGREE_NS = 0.001, 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class StepComparison:
     """One measure over all steps that both have; the worst of them where some differ."""
 
     folder: str
@@ -51,7 +51,7 @@ def compared_steps(
     results: Iterable[ClusterSteps],
     *,
     run: str | None = None,
-) -> list[Compared]:
+) -> list[StepComparison]:
     """A comparison per folder of results and measure; none of steps that are not from events.
 
     Where a rank was recorded several times, the latest recording counts, as for msprof-analyze.
@@ -66,7 +66,7 @@ def compared_steps(
     names = [column[0] for column in found.description or []]
     rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
     roots = {(m.capture, m.rank): m.source_root for m in read if run in (None, m.run)}
-    told: list[Compared] = []
+    told: list[StepComparison] = []
     for result in results:
         ours = {
             (row["rank"], row["step"]): row
@@ -79,7 +79,7 @@ def compared_steps(
 
 def _of_result(
     result: ClusterSteps, ours: Mapping[tuple[int, int | None], Mapping[str, Any]]
-) -> Iterable[Compared]:
+) -> Iterable[StepComparison]:
     for measure, (own, producers) in MEASURES.items():
         pairs = [
             (key, ours[key][own], row[producers])
@@ -90,7 +90,7 @@ def _of_result(
         ]
         if pairs:
             key, own_ns, producers_ns = max(pairs, key=lambda pair: abs(pair[1] - pair[2]))
-            yield Compared(
+            yield StepComparison(
                 result.folder, measure, len(pairs), sum(_agree(*pair[1:]) for pair in pairs),
                 *key, own_ns, producers_ns,
             )  # fmt: skip

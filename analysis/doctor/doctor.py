@@ -25,7 +25,7 @@ from typing import Any
 
 import duckdb
 
-from npuscope.collector.readers.unverified import unverified_parts as unverified_texts
+from npuscope.collector.readers.unverified_forms import unverified_parts as unverified_texts
 from npuscope.collector.store.manifest import Manifest
 
 from ..experts.load.dropped_tokens import doubts
@@ -37,7 +37,7 @@ from .judge import (
     Verdict,
     across_ranks,
     judge,
-    recorded,
+    rank_record,
     whole_capture,
 )
 from .profiler_options import Options
@@ -245,7 +245,7 @@ def _rank_report(
     manifest: Manifest | None,
     no_peak: str | None,
 ) -> RankReport:
-    verdicts = judge(replace(recorded(facts, counts, manifest), no_peak=no_peak))
+    verdicts = judge(replace(rank_record(facts, counts, manifest), no_peak=no_peak))
     if manifest is None:
         return RankReport(facts["rank"], facts, counts, steps, {}, rules, Loss(), verdicts)
     sources = {

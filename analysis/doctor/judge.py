@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from npuscope.collector.store.manifest import Manifest
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ..wording import numbers, ranks_named
 from .capabilities import CAPABILITIES, RANKS, Capability, Need
@@ -40,7 +40,7 @@ _ANALYSE = "run analyse() on the whole folder, or copy all that it wrote"
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RankRecord:
     """What is known of a rank.
 
     counts: the metric `contents`, content -> count. options: what is known of what the profiler
@@ -80,14 +80,14 @@ class _Lack:
     settings: tuple[Setting, ...] = ()
 
 
-def recorded(
+def rank_record(
     facts: Mapping[str, Any],
     counts: Mapping[str, int],
     manifest: Manifest | None = None,
     no_peak: str | None = None,
-) -> Recorded:
+) -> RankRecord:
     """What is known of a rank: `facts` of the table `ranks`, `counts` of the metric `contents`."""
-    return Recorded(
+    return RankRecord(
         counts,
         known_options(facts, manifest.options if manifest else None),
         files=frozenset(Path(one.path).name for one in manifest.sources) if manifest else None,
@@ -110,12 +110,12 @@ def known_options(facts: Mapping[str, Any], options: Options | None) -> Options:
     return {name: facts[name] for name in kept if facts[name] is not None}
 
 
-def judge(rank: Recorded) -> list[Verdict]:
+def judge(rank: RankRecord) -> list[Verdict]:
     """A verdict for every capability, in their order."""
     return [_verdict(known, rank) for known in CAPABILITIES]
 
 
-def _verdict(known: Capability, rank: Recorded) -> Verdict:
+def _verdict(known: Capability, rank: RankRecord) -> Verdict:
     if known.talks and rank.world_size == 1 and not _communicates(rank):
         return Verdict(known.name, "no", "a job of one rank has no communication")
     lacks: list[_Lack] = []
@@ -134,9 +134,8 @@ def _verdict(known: Capability, rank: Recorded) -> Verdict:
     return Verdict(
         known.name,
         "no" if fatal else "partly",
-        joined(dict.fromkeys(_said(lack.reason) for lack in told), "; "),
-        joined(dict.fromkeys(_said(text) for lack in lacks for text in lack.remedies), "; ")
-        or None,
+        join(dict.fromkeys(_said(lack.reason) for lack in told), "; "),
+        join(dict.fromkeys(_said(text) for lack in lacks for text in lack.remedies), "; ") or None,
         tuple(dict.fromkeys(setting for lack in lacks for setting in lack.settings)),
     )
 
@@ -146,11 +145,11 @@ def _said(text: str) -> Message:
     return text if isinstance(text, Message) else Message(text)
 
 
-def _communicates(rank: Recorded) -> bool:
+def _communicates(rank: RankRecord) -> bool:
     return any(content.startswith("comm_") for content in rank.counts)
 
 
-def _lack(need: Need, rank: Recorded) -> _Lack | None:
+def _lack(need: Need, rank: RankRecord) -> _Lack | None:
     """What a rank lacks of a need; None where it has all."""
     count = max(rank.counts.get(content, 0) for content in need.contents)
     whole = rank.counts.get(need.of, 0) if need.of else 0
@@ -163,7 +162,7 @@ def _lack(need: Need, rank: Recorded) -> _Lack | None:
         is_fatal = False
     is_partly = need.essential and not is_fatal and not count
     reason = need.only if is_partly else need.missing
-    why, remedies, settings = _explained(need, rank)
+    why, remedies, settings = _explain(need, rank)
     if count:
         reason = Message(
             "{count} of {whole} only: for the others, {reason}",
@@ -179,7 +178,7 @@ def _lack(need: Need, rank: Recorded) -> _Lack | None:
     )
 
 
-def _explained(need: Need, rank: Recorded) -> tuple[str, tuple[str, ...], tuple[Setting, ...]]:
+def _explain(need: Need, rank: RankRecord) -> tuple[str, tuple[str, ...], tuple[Setting, ...]]:
     """Why something lacks where that is known, what would help, and the settings among that."""
     if need.tables and need.tables <= rank.left_out:
         tables = ",".join(sorted(need.tables))
@@ -192,7 +191,7 @@ def _explained(need: Need, rank: Recorded) -> tuple[str, tuple[str, ...], tuple[
     is_off = False in on.values()
     if need.ingest and all_on and not rank.stacks:
         return "recorded, but not kept", (f"`npuscope ingest PATH {need.ingest}`",), ()
-    if not is_off and (file := _damaged(need, rank)):
+    if not is_off and (file := _damage(need, rank)):
         return Message("{file} was not read in full", file=file), ("see what was lost",), ()
     if rank.is_gpu:
         remedies = tuple(_GPU_SAYS[setting] for setting in settings)
@@ -209,7 +208,7 @@ def _explained(need: Need, rank: Recorded) -> tuple[str, tuple[str, ...], tuple[
     return "", told + (advice if not told or not need.essential else ()), settings
 
 
-def _is_on(setting: Setting, rank: Recorded) -> bool | None:
+def _is_on(setting: Setting, rank: RankRecord) -> bool | None:
     """Whether the profiler was told so; None where that is unknown."""
     if rank.is_gpu and setting in (CPU, NPU):  # its trace tells no activities
         return bool(rank.counts.get("host_ops" if setting is CPU else "kernels")) or None
@@ -245,11 +244,11 @@ def _matching(need: Need, files: Iterable[str]) -> list[str]:
     )
 
 
-def _damaged(need: Need, rank: Recorded) -> str | None:
+def _damage(need: Need, rank: RankRecord) -> str | None:
     return next(iter(_matching(need, rank.unread)), None)
 
 
-def _is_elsewhere(need: Need, rank: Recorded) -> bool:
+def _is_elsewhere(need: Need, rank: RankRecord) -> bool:
     return bool(need.file) and rank.files is not None and not _matching(need, rank.files)
 
 
@@ -361,5 +360,5 @@ def across_ranks(
     told_size = world_size is not None or missing is not None
     remedy = "profile every rank for the same steps at the same level"
     if not told_size:
-        remedy = joined((remedy, METADATA.says), "; ")
-    return CaptureVerdict(RANKS.name, RANKS.question, "partly", joined(told, "; "), remedy)
+        remedy = join((remedy, METADATA.says), "; ")
+    return CaptureVerdict(RANKS.name, RANKS.question, "partly", join(told, "; "), remedy)

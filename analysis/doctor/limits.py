@@ -14,11 +14,11 @@ import duckdb
 from npuscope.messages import Message
 
 from ..flops.chips import unknown_peaks
-from ..memo import kept
+from ..memo import memoize
 from ..scope import ALL, RANK, Scope
 from ..views import frame, open_views
 from ..wording import ranks_named
-from .judge import NOT_SELECTED, Support, Verdict, judge, recorded
+from .judge import NOT_SELECTED, Support, Verdict, judge, rank_record
 
 # What reports and pages would have figures of; doctor lists every analysis.
 _TOLD = ("kernels", "waiting", "host", "steps", "groups", "memory")
@@ -61,14 +61,14 @@ def lacks(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[Lack]:
                 for name, value in facts.items() if name != "rank"]  # fmt: skip
         alike = (*told, peaks.get(of), frozenset(counts[of].items()))
         if alike not in judged:
-            judged[alike] = judge(recorded(facts, counts[of], no_peak=peaks.get(of)))
+            judged[alike] = judge(rank_record(facts, counts[of], no_peak=peaks.get(of)))
         for one in judged[alike]:
             if one.reason is not None:
                 found[one.capability, one.support, one.reason, one.remedy].append(of[2])
     return [Lack(tuple(sorted(set(of))), *what) for what, of in found.items()]
 
 
-@kept
+@memoize
 def least_rank_count(con: duckdb.DuckDBPyConnection, scope: Scope) -> int | None:
     """As many ranks as the largest group of a capture has members; None where no group is seen."""
     open_views(con, ["contents"])
@@ -78,7 +78,7 @@ def least_rank_count(con: duckdb.DuckDBPyConnection, scope: Scope) -> int | None
     return least if isinstance(least, int) else None
 
 
-@kept
+@memoize
 def limits(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     """Sentences on what would answer more of the captures of `con`, or of one of them."""
     found = sorted(
@@ -103,7 +103,7 @@ def communicating(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[in
     )["rank"].to_list()
 
 
-def unanswered(
+def open_questions(
     con: duckdb.DuckDBPyConnection,
     scope: Scope,
     capabilities: Collection[str],

@@ -77,7 +77,7 @@ def _pmu(options: Options) -> bool | None:
     return not value.upper().endswith("NONE") if isinstance(value, str) and value else None
 
 
-def _scheduled(options: Options) -> bool | None:
+def _has_schedule(options: Options) -> bool | None:
     return True if any(name.startswith("schedule.") for name in options) else None
 
 
@@ -106,7 +106,7 @@ STACKS = Setting(
     _flag("with_stack"),
 )  # fmt: skip
 STEPS = Setting(
-    "steps", "a schedule, and prof.step() once per training step", "negligible", _scheduled
+    "steps", "a schedule, and prof.step() once per training step", "negligible", _has_schedule
 )
 INTERCONNECT = Setting(
     "interconnect", "sys_interconnection=True", "HCCS and PCIe are sampled: larger files",
@@ -153,7 +153,7 @@ def _imports(code: str) -> str:
     )
 
 
-def unused(options: Options | None) -> list[str]:
+def idle_options(options: Options | None) -> list[str]:
     """Options that are on, cost something, and give nothing to any analysis here."""
     return [name for name in _UNUSED if (options or {}).get(name) is True]
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ..ranks.stragglers.blame import verdicts_told
 from ..wording import ms, percent, ranks_named
 from .finding import Finding
 from .material import Material
-from .weigh import is_worth, share, stated
+from .weigh import is_worth, share, state
 
 _MOST_NAMED = 4  # of what one finding names
 _SLOW_RATE = 0.75  # of the rate of other kernels
@@ -31,13 +31,13 @@ def slow_hosts(seen: Material) -> Iterator[Finding]:
     ranks = rows["ranks"].explode()
     stake_ns = _caused_ns(seen)
     first = rows.row(0, named=True)
-    yield stated(
+    yield state(
         seen,
         "slow_hosts",
         Message(
             "Launches come late on host {hosts} ({ranks}): {own} us from launch to launch, {peers}"
             " us on other hosts.",
-            hosts=joined(rows["host"]),
+            hosts=join(rows["host"]),
             ranks=ranks_named(ranks),
             own=f"{first['launch_interval_ns'] / 1e3:,.1f}",
             peers=f"{first['launch_peers_ns'] / 1e3:,.1f}",
@@ -70,10 +70,10 @@ def slow_links(seen: Material) -> Iterator[Finding]:
     if len(culprits) > 1:
         all_of = "With {count} more slow links or ends: {all} ms."
         told.append(Message(all_of, count=len(culprits) - 1, all=ms(excess_ns)))
-    yield stated(
+    yield state(
         seen,
         "slow_links",
-        joined(told, " "),
+        join(told, " "),
         # Transfers of several ranks run at a time: their sum can exceed a step.
         excess_ns / len({*rows["low_rank"], *rows["high_rank"]}),
         "estimated",
@@ -84,7 +84,7 @@ def slow_links(seen: Material) -> Iterator[Finding]:
         " a lower speed, traffic of another job.",
         rows.drop("size_bytes", "end_rank", "pair_count", "is_only_link"),
         "npuscope comm PATH --by link",
-        changes=[word for one in culprits for word in _mended(one)],
+        changes=[word for one in culprits for word in _repairs(one)],
     )
 
 
@@ -137,7 +137,7 @@ def slow_kernels(seen: Material) -> Iterator[Finding]:
     if slow.is_empty() or not is_worth(stake_ns, seen):
         return
     first = slow.row(0, named=True)
-    yield stated(
+    yield state(
         seen,
         "slow_kernels",
         Message(
@@ -184,7 +184,7 @@ def suspect_changes(seen: Material) -> list[str]:
         if verdict in ("compute", "frequency", "unknown")
     ]
     found += [one for finding in slow_hosts(seen) for one in finding.changes]
-    found += [word for one in _late_links(seen) for word in _mended(one)]
+    found += [word for one in _late_links(seen) for word in _repairs(one)]
     if not found and "alltoall_bytes" in verdicts.values():
         return ["experts:balanced"]
     return found[: 2 * _MOST_NAMED]
@@ -217,7 +217,7 @@ def _ends(rows: pl.DataFrame) -> set[int]:
     return {low, high} if end is None else {end}
 
 
-def _mended(rows: pl.DataFrame) -> list[str]:
+def _repairs(rows: pl.DataFrame) -> list[str]:
     """What brings one of `_culprits` to the usual rate: all links of a rank whose end is slow, or
     each of them where it has others."""
     first = rows.with_columns(middle=pl.col("slow_ratio").median()).row(0, named=True)

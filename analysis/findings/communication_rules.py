@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ..parts import COMMUNICATION
 from ..replay.captures import LESS
@@ -23,7 +23,7 @@ from ..wording import ms, percent, ranks_named
 from .cause_rules import suspect_changes, suspects_named
 from .finding import Finding
 from .material import Material
-from .weigh import is_worth, mean, share, stated
+from .weigh import is_worth, mean, share, state
 
 _UNEVEN_FROM_RATIO = 0.1  # of what the heaviest stage computes
 _PLACE = ("rank", "step")
@@ -37,7 +37,7 @@ def uneven_stages(seen: Material) -> Iterator[Finding]:
         return
     heavy, light = stages.row(0, named=True), stages.row(-1, named=True)
     worst = stages.sort("pipeline_wait_ns", descending=True, maintain_order=True)["stage"][0]
-    yield stated(
+    yield state(
         seen,
         "uneven_stages",
         Message(
@@ -72,7 +72,7 @@ def pipeline_bubble(seen: Material) -> Iterator[Finding]:
     if _is_uneven(_stages(seen)) or not is_worth(stake_ns, seen):
         return
     worst = _by_step(seen, "pipeline_wait")
-    yield stated(
+    yield state(
         seen,
         "pipeline_bubble",
         Message(
@@ -114,7 +114,7 @@ def uncaptured_ranks(seen: Material) -> Iterator[Finding]:
         )
     if ranks:
         whom = Message("{whom} ({ranks})", whom=whom, ranks=ranks_named(ranks))
-    yield stated(
+    yield state(
         seen,
         "uncaptured_ranks",
         Message(
@@ -152,10 +152,10 @@ def late_ranks(seen: Material) -> Iterator[Finding]:
         share=percent(share(stake_ns, seen)),
         rank=ranks_named(worst["rank"].head(1)),
     )
-    yield stated(
+    yield state(
         seen,
         "late_ranks",
-        joined((told, suspects_named(seen)), " "),
+        join((told, suspects_named(seen)), " "),
         stake_ns,
         "measured",
         "Exposed communication by which an operation is longer than on the group member that"
@@ -216,10 +216,10 @@ def exposed_communication(seen: Material) -> Iterator[Finding]:
             "First shorten the waiting, which has findings of its own: more overlap or bandwidth"
             " shortens transfers alone."
         )
-    yield stated(
+    yield state(
         seen,
         "exposed_communication",
-        joined(statement, " "),
+        join(statement, " "),
         stake_ns,
         "measured",
         "Communication time without a compute kernel on the rank, minus known waiting. Operations"

@@ -9,7 +9,7 @@ from typing import Literal
 
 import polars as pl
 
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ..wording import ms, shell_word
 
@@ -65,8 +65,8 @@ def gain_words(one: Finding) -> str:
     """What a replay predicts, in a sentence."""
     if one.within_gain_of is not None:
         told = gain_words(replace(one, within_gain_of=None))
-        within = Message("within the gain of {finding}", finding=titled(one.within_gain_of))
-        return joined((told, within), "; ")
+        within = Message("within the gain of {finding}", finding=title_of(one.within_gain_of))
+        return join((told, within), "; ")
     if one.predicted_gain_ns is None:
         return Message("not known: {why}", why=one.no_gain_reason or "")
     values = {
@@ -81,18 +81,18 @@ def gain_words(one: Finding) -> str:
     return Message(told, beside=shlex.join(one.beside), **values)
 
 
-def titled(name: str) -> str:
+def title_of(name: str) -> str:
     """A finding's name in words, as outlets head it."""
     return Message(name.replace("_", " "))
 
 
-def addressed(found: Iterable[Finding], path: str) -> list[Finding]:
+def with_commands(found: Iterable[Finding], path: str) -> list[Finding]:
     """Findings whose commands name what the user opened."""
     place = shell_word(path)
     return [replace(one, command=one.command.replace("PATH", place)) for one in found]
 
 
-def ranked(found: Iterable[Finding]) -> list[Finding]:
+def by_gain(found: Iterable[Finding]) -> list[Finding]:
     """By predicted gain, the most first; then, by the time at stake, what has none. Communication
     with ranks that were not captured stands by its time at stake even so: gains of the others hang
     on what those ranks do. Uneven stages without a gain lead: other waiting follows from them.

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from .. import query
-from ..memo import kept
+from ..memo import memoize
 from ..scope import ALL, Scope
-from .finding import Finding, addressed, ranked
+from .finding import Finding, by_gain, with_commands
 
 if TYPE_CHECKING:
     from ..experts.cost.load_overview import Overview
@@ -34,12 +34,14 @@ def findings(
     """
     found: list[Finding] = []
     for one in query.capture_facts(con, scope).to_dicts():
-        found += _found(con, replace(scope, run=one["run"], capture=one["capture"]), known=experts)
-    return addressed(ranked(found), path)
+        found += _findings_of(
+            con, replace(scope, run=one["run"], capture=one["capture"]), known=experts
+        )
+    return with_commands(by_gain(found), path)
 
 
-@kept
-def _found(
+@memoize
+def _findings_of(
     con: duckdb.DuckDBPyConnection, scope: Scope, *, known: Overview | None
 ) -> list[Finding]:
     """Of one capture."""

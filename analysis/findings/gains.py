@@ -16,7 +16,7 @@ import duckdb
 import polars as pl
 
 from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ..parts import is_told
 from ..replay import captures
@@ -49,7 +49,7 @@ _WITHOUT_MEMBERS = Message(
 )
 
 
-def priced(
+def with_gains(
     con: duckdb.DuckDBPyConnection,
     scope: Scope,
     found: Sequence[Finding],
@@ -80,7 +80,7 @@ def priced(
         elif gain_ratio is not None and gain_ratio >= WORTH_RATIO:
             why = Message("It stands here for its gain, {share} of a step.",
                           share=percent(gain_ratio))  # fmt: skip
-            yield replace(told, statement=joined((told.statement, why), " "))
+            yield replace(told, statement=join((told.statement, why), " "))
 
 
 def _beyond_stake(one: Finding) -> Finding:
@@ -92,7 +92,7 @@ def _beyond_stake(one: Finding) -> Finding:
         "A step gains more than the time at stake: what waits for it, on the same rank or on"
         " others, comes earlier, too."
     )
-    return replace(one, reason=joined((one.reason, why), " "))
+    return replace(one, reason=join((one.reason, why), " "))
 
 
 def why_refused(word: str) -> str:

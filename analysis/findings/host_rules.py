@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ..host.blocking import word_of
 from ..host.free_time import CAUSE_WORDS
@@ -15,7 +15,7 @@ from ..replay.variants.host_causes import FAR
 from ..wording import ms, percent, ranks_named
 from .finding import Finding
 from .material import Material
-from .weigh import is_worth, share, stated
+from .weigh import is_worth, share, state
 
 _ADVICE = {
     "garbage_collection": Message(
@@ -43,20 +43,20 @@ def host_calls(seen: Material) -> Iterator[Finding]:
         Message("{cause} {lost} ms", cause=CAUSE_WORDS[row["cause"]], lost=ms(row["total_ns"]))
         for row in rows.iter_rows(named=True)
     ]
-    yield stated(
+    yield state(
         seen,
         "host_calls",
         Message(
             "{stake} ms per step ({share}) the host is kept from launching: {causes}.",
             stake=ms(stake_ns),
             share=percent(share(stake_ns, seen)),
-            causes=joined(named),
+            causes=join(named),
         ),
         stake_ns,
         "measured",
         "Time in such calls of a mean rank and step, within steps and between them; the device may"
         " have had work meanwhile.",
-        joined([_ADVICE[one] for one in rows["cause"]], " "),
+        join([_ADVICE[one] for one in rows["cause"]], " "),
         rows.drop("operator"),
         "npuscope host PATH --by call",
         changes=[word_of(one) for one in rows["cause"]],
@@ -77,10 +77,10 @@ def synchronisation(seen: Material) -> Iterator[Finding]:
         place = Message("It is called at {place}.", place=first["location"])
     beside = [word_of(one) for one in seen.calls["cause"].unique().sort() if one in CALLED]
     beside += [word_of(FAR)] if seen.far.height else []
-    yield stated(
+    yield state(
         seen,
         "synchronisation",
-        joined(
+        join(
             (
                 Message(
                     "{stake} ms per step ({share}) the device is free because the host waited for"
@@ -112,7 +112,7 @@ def far_cores(seen: Material) -> Iterator[Finding]:
     if rows.is_empty():
         return
     worst = rows.row(0, named=True)
-    yield stated(
+    yield state(
         seen,
         "far_cores",
         Message(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import duckdb
 import polars as pl
 
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ..experts.cost.load_overview import Overview
 from ..operators.launch_order import base_type
@@ -23,10 +23,10 @@ from ..scope import Scope
 from ..wording import mebibytes, ms, percent, ranks_named
 from . import cause_rules, communication_rules, host_rules, operator_rules, time_rules
 from .finding import Finding
-from .gains import priced
+from .gains import with_gains
 from .material import Material, material
-from .origins import located
-from .weigh import is_worth, share, stated
+from .origins import with_origins
+from .weigh import is_worth, share, state
 
 Rule = Callable[[Material], Iterator[Finding]]
 # A rule looks at one capture; its docstring says what for.
@@ -77,7 +77,7 @@ def expert_imbalance(seen: Material) -> Iterator[Finding]:
             over=f"{over:.2f}",
         )
     is_planned = experts.item == "expert" and experts.devices_count is not None
-    yield stated(
+    yield state(
         seen,
         "expert_imbalance",
         Message(
@@ -91,7 +91,7 @@ def expert_imbalance(seen: Material) -> Iterator[Finding]:
         Message(
             "Time of the most loaded devices above the mean ({parts}), from kernel times fitted "
             "to tokens; for the pipeline stage with the largest cost.",
-            parts=joined(parts),
+            parts=join(parts),
         ),
         _PLAN if is_planned else _COLLECT,
         layers.select(evidence),
@@ -116,7 +116,7 @@ def memory_fragmentation(seen: Material) -> Iterator[Finding]:
     if rows.is_empty():
         return
     first = rows.row(0, named=True)
-    yield stated(
+    yield state(
         seen,
         "memory_fragmentation",
         Message(
@@ -152,7 +152,7 @@ def memory_growth(seen: Material) -> Iterator[Finding]:
     if rows.is_empty():
         return
     first = rows.row(0, named=True)
-    yield stated(
+    yield state(
         seen,
         "memory_growth",
         Message(
@@ -189,7 +189,7 @@ def data_movement(seen: Material) -> Iterator[Finding]:
     yield from _of_types(
         seen,
         "data_movement",
-        _typed(seen, _MOVING_TYPES),
+        _kernels_of(seen, _MOVING_TYPES),
         "{stake} ms per step ({share} of it) go to kernels that only move or convert data,"
         " most to {type}.",
         "Sum of the kernels' durations. Some conversions and copies cannot be avoided.",
@@ -203,7 +203,7 @@ def data_setting(seen: Material) -> Iterator[Finding]:
     yield from _of_types(
         seen,
         "data_setting",
-        _typed(seen, _SETTING_TYPES),
+        _kernels_of(seen, _SETTING_TYPES),
         "{stake} ms per step ({share} of it) go to kernels that only fill memory with a value,"
         " most to {type}.",
         "Sum of the kernels' durations. Buffers used for accumulation must be cleared once.",
@@ -226,7 +226,7 @@ def ai_cpu_kernels(seen: Material) -> Iterator[Finding]:
     )
 
 
-def _typed(seen: Material, types: frozenset[str]) -> pl.DataFrame:
+def _kernels_of(seen: Material, types: frozenset[str]) -> pl.DataFrame:
     wanted = [t for t in seen.kernels["type"].drop_nulls() if base_type(t) in types]
     return seen.kernels.filter(pl.col("type").is_in(wanted))
 
@@ -247,7 +247,7 @@ def _of_types(
     )
     command = f"npuscope kernels PATH --by {by}"
     types = evidence["type"].drop_nulls().unique(maintain_order=True)
-    yield stated(
+    yield state(
         seen, name, told, stake_ns, "estimated", reason, advice, evidence, command,
         changes=[f"kernel:{one}={LESS}" for one in types],
         no_gain=Message("the profiler level has no operator types"),
@@ -287,5 +287,5 @@ def found_in(
     seen = material(con, scope, experts=experts)
     said = [one for rule in RULES for one in rule(seen)]
     if operation_count(con, scope) <= MOST_OPERATIONS:
-        said = [*located(con, scope, said)]
-    return [*priced(con, scope, said, seen.kernels)]
+        said = [*with_origins(con, scope, said)]
+    return [*with_gains(con, scope, said, seen.kernels)]

@@ -135,11 +135,11 @@ def material(
     return Material(
         run=run,
         capture=capture,
-        steps=_staged(con, steps, run, capture),
+        steps=_with_stages(con, steps, run, capture),
         kernels=mean_kernels(con, scope, by="type"),
         outside=frozenset(number for (number,) in beyond),
         parts=without_warm_up(con, step_parts(con, scope)),
-        uncaptured=_uncaptured(con, run, capture),
+        uncaptured=_uncaptured_ranks(con, run, capture),
         suspects=suspects,
         hosts=_hosts(con, run, capture, suspects),
         pairs=_pairs(con, scope, steps),
@@ -155,7 +155,7 @@ def material(
     )
 
 
-def _uncaptured(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFrame:
+def _uncaptured_ranks(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFrame:
     if not is_told(con):
         return pl.DataFrame(schema={"kind": pl.String, "ranks": pl.List(pl.Int32)})
     return frame(con, _UNCAPTURED, [run, capture, run, capture])
@@ -230,7 +230,7 @@ def _matmuls(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     )
 
 
-def _staged(
+def _with_stages(
     con: duckdb.DuckDBPyConnection, steps: pl.DataFrame, run: str, capture: str
 ) -> pl.DataFrame:
     """The steps with the rank's stage: its own coordinate, else its place in a pipeline's group."""

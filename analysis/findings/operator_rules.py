@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import polars as pl
 
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ..operators.causes import CAUSE_WORDS
 from ..replay.changes import changed_kernels
 from ..wording import ms, percent
 from .finding import Finding
 from .material import Material
-from .weigh import WORTH_RATIO, is_worth, share, stated
+from .weigh import WORTH_RATIO, is_worth, share, state
 
 _NONE = 0.0005  # of it, below which a share in words is 0.0 %
 _HIDDEN = 0.01  # of the kernels' time on the critical path, below which a step gains nothing
@@ -86,10 +86,10 @@ def slow_operators(seen: Material) -> Iterator[Finding]:
     if first["replacement"] is not None:
         told.append(Message("{operator} does it in one kernel.", operator=first["replacement"]))
     shown = [name for name in _SHOWN if rows[name].null_count() < rows.height]
-    yield stated(
+    yield state(
         seen,
         "slow_operators",
-        joined(told, " "),
+        join(told, " "),
         cause["headroom_ns"],
         "estimated",
         "What these kernels take beyond others of this capture that do as much work; a mean of"
@@ -120,7 +120,7 @@ def on_path(one: Finding, kernels: pl.DataFrame, path: pl.DataFrame, step_ns: fl
     told = Message("None of these types' time is on the critical path.")
     if part >= _NONE:
         told = Message("{share} of these types' time is on the critical path.", share=percent(part))
-    said = replace(one, statement=joined((one.statement, told), " "))
+    said = replace(one, statement=join((one.statement, told), " "))
     if part < _HIDDEN:
         hidden = Message(
             "Leave it for now: other kernels or communication hide it, and a step gains nothing."

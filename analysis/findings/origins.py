@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import duckdb
 
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ..replay.changes import changed_kernels
 from ..scope import Scope
@@ -50,7 +50,7 @@ _LAUNCHED = """
     order by ns desc, operator_name, place nulls last limit 1"""
 
 
-def located(
+def with_origins(
     con: duckdb.DuckDBPyConnection, scope: Scope, found: Sequence[Finding]
 ) -> Iterator[Finding]:
     """Findings of one capture; those about types of kernels say what launched most of them."""
@@ -70,5 +70,5 @@ def located(
                     "{operator} launches {share} of it, at {place}.",
                     operator=operator, share=share, place=place.strip(),
                 )  # fmt: skip
-            one = replace(one, statement=joined((one.statement, told), " "))
+            one = replace(one, statement=join((one.statement, told), " "))
         yield one

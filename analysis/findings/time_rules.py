@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ..host.free_time import CAUSE_WORDS
 from ..replay.captures import LESS
 from ..wording import ms, percent, ranks_named
 from .finding import Certainty, Finding
 from .material import Material
-from .weigh import WORTH_RATIO, is_worth, mean, share, stated
+from .weigh import WORTH_RATIO, is_worth, mean, share, state
 
 _UNEVEN_STEPS_AT_LEAST = 5
 _PLACE = ("rank", "step")
@@ -45,10 +45,10 @@ def device_idle(seen: Material) -> Iterator[Finding]:
         cause = CAUSE_WORDS[causes["cause"][0]]
         most = Message("Most of that: {cause}, {lost} ms.", cause=cause,
                        lost=ms(causes["free_ns"][0]))  # fmt: skip
-    yield stated(
+    yield state(
         seen,
         "device_idle",
-        joined(
+        join(
             (
                 Message(
                     "{stake} ms per step ({share}) have neither a kernel nor an operation of the"
@@ -75,7 +75,7 @@ def device_idle(seen: Material) -> Iterator[Finding]:
             else Message("set TASK_QUEUE_ENABLE=2"),
         )
         if is_hosts
-        else joined(
+        else join(
             (
                 Message(
                     "Most of it the next kernel had been launched and had not begun, which no"
@@ -127,8 +127,8 @@ def between_steps(seen: Material) -> Iterator[Finding]:
     if seen.outside & set(gaps["rank"]):
         certainty = "estimated"
         also = "Kernels that belong to no step ran on these ranks and may fill a part of it."
-        reason = joined((reason, Message(also)), " ")
-    yield stated(
+        reason = join((reason, Message(also)), " ")
+    yield state(
         seen,
         "between_steps",
         Message("{stake} ms pass between one step and the next on the device.", stake=ms(stake_ns)),
@@ -171,7 +171,7 @@ def stragglers(seen: Material) -> Iterator[Finding]:
     )
     # Kernels of other tokens have no like on another rank that they could be brought to.
     is_full = not seen.suspects.filter(rank=slowest["rank"][0], verdict="alltoall_bytes").is_empty()
-    yield stated(
+    yield state(
         seen,
         "stragglers",
         Message(
@@ -218,7 +218,7 @@ def uneven_steps(seen: Material) -> Iterator[Finding]:
     if not is_worth(stake_ns, seen):
         return
     slow = lengths.filter(pl.col("length_ns") > middle_ns)
-    yield stated(
+    yield state(
         seen,
         "uneven_steps",
         Message(

@@ -30,7 +30,7 @@ def is_worth(stake_ns: float | None, seen: Material) -> bool:
     return part is not None and part >= WORTH_RATIO
 
 
-def stated(
+def state(
     seen: Material,
     name: str,
     statement: str,

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import duckdb
 import polars as pl
 
-from ..memo import kept
+from ..memo import memoize
 from ..views import frame, open_views
-from .peaks import Measured, Peak, named_chip, peak_of, plain_name
+from .peaks import MeasuredChip, Peak, named_chip, peak_of, plain_name
 
 Place = tuple[str, str, int]
 
@@ -61,7 +61,7 @@ def peaks(
     return found
 
 
-@kept
+@memoize
 def _facts(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     open_views(con, ["shapes"])
     return frame(con, _FACTS)
@@ -95,13 +95,13 @@ def _of_chip(
 ) -> Peak:
     if any(row["framework"] == "kineto" for row in members):
         # Its multiprocessors are no AI cores.
-        return peak_of(None, None, None, Measured(), given)
+        return peak_of(None, None, None, MeasuredChip(), given)
     blocks, count = _most(members, "blocks_count"), _most(members, "core_count")
     return peak_of(
         chip,
         int(count) if count else None,
         _most(members, "frequency_mhz"),
-        Measured(int(blocks) if blocks else None, _most(members, "mhz")),
+        MeasuredChip(int(blocks) if blocks else None, _most(members, "mhz")),
         given,
     )
 

@@ -66,7 +66,7 @@ _KERNEL = ("kernel_mfu_causal_ratio", "kernel_mfu_full_ratio", "matmul_mfu_ratio
 #   hfu_ratio                double  the same with what is computed again
 #   tokens_per_s             double  tokens over the time of the step
 #   tokens_per_s_per_rank    double  these over the ranks of the job
-def gathered(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group) -> pl.DataFrame:
+def gather_figures(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group) -> pl.DataFrame:
     """Figures of each step by stage (`pp_rank`; NULL: not recorded) or of the job.
 
     `rows` are of `mfu.Figures`.
@@ -138,7 +138,7 @@ def gathered(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group) -> p
 def mean_use(
     con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, keys: Sequence[str]
 ) -> pl.DataFrame:
-    """Ratios of rows of `gathered` or of `mfu` by `keys`: rows of the metric."""
+    """Ratios of rows of `gather_figures` or of `mfu` by `keys`: rows of the metric."""
     counted = rows if "step" in keys else without_warm_up(con, rows)
     weight = pl.col("step_ns")
     return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import duckdb
 import polars as pl
 
-from ..memo import kept
+from ..memo import memoize
 from ..scope import ALL, Scope
 from ..views import open_views, select
 
@@ -16,7 +16,7 @@ ACTIVITY = "step from first to last device activity"
 _WORDS = {"to_next": TO_NEXT, "window": WINDOW, "activity": ACTIVITY}
 
 
-@kept
+@memoize
 def step_lengths(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Length of every step with figures: columns of the metric `step_lengths`, the basis in words
     for conventions."""

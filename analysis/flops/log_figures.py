@@ -23,7 +23,7 @@ from npuscope.collector.discover.train_logs import logged_facts
 from npuscope.collector.readers.train_log.log_facts import LogFacts
 from npuscope.collector.readers.train_log.train_log import SCHEMA, TrainLog, read_log
 from npuscope.collector.store.manifest import is_store, manifests
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ..scope import JOB, Scope
 from ..views import frame
@@ -180,7 +180,7 @@ def verdict_notes(figures: pl.DataFrame) -> list[str]:
         if named:
             if len(named) > _SHOWN:
                 named[_SHOWN:] = [Message("and {number} more", number=len(named) - _SHOWN)]
-            told = Message("reconciles with {conventions}", conventions=joined(named, "; "))
+            told = Message("reconciles with {conventions}", conventions=join(named, "; "))
         elif known.is_empty():
             told = Message(
                 "cannot be reconciled: tokens per step, devices or the step's time are unknown"
@@ -236,7 +236,7 @@ def trainer_log(
     return TrainLog(rows, facts)
 
 
-def reconciled(log: TrainLog, figures: Figures, use: ModelUse) -> pl.DataFrame:
+def reconcile_figures(log: TrainLog, figures: Figures, use: ModelUse) -> pl.DataFrame:
     """Rows of `reconcile_log` for the model, length, tokens, devices and peaks of `figures`; none
     where the length of sequences is unknown."""
     sequence = (

@@ -277,19 +277,19 @@ def _computing(known: pl.DataFrame, kernels: pl.DataFrame) -> list[pl.DataFrame]
         ideal.drop_nulls("model_ns").select(
             *PLACE, pl.lit("recompute").alias("term"), _NO_PART, _ns(pl.col("ideal_ns") - needed)
         ),
-        _summed(
+        _sum_term(
             resolved.filter(pl.col("slowed_ns") > 0), "frequency", None, pl.col("slowed_ns").sum()
         ),
-        _summed(resolved, "cube_inefficiency", "type", left),
-        _summed(unknown, "unresolved_kernels", "type", pl.col("own_ns").sum()),
-        _summed(other, "other_compute", "type", pl.col("own_ns").sum()),
+        _sum_term(resolved, "cube_inefficiency", "type", left),
+        _sum_term(unknown, "unresolved_kernels", "type", pl.col("own_ns").sum()),
+        _sum_term(other, "other_compute", "type", pl.col("own_ns").sum()),
         silent.filter(beyond != 0).select(
             *PLACE, pl.lit("other_compute").alias("term"), _NO_PART, _ns(beyond)
         ),
     ]
 
 
-def _summed(rows: pl.DataFrame, term: str, part: str | None, ns: pl.Expr) -> pl.DataFrame:
+def _sum_term(rows: pl.DataFrame, term: str, part: str | None, ns: pl.Expr) -> pl.DataFrame:
     """One term of every step, by the values of a column."""
     keys = [*PLACE, *([part] if part else [])]
     return rows.group_by(keys).agg(_ns(ns)).select(

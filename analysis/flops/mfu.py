@@ -23,12 +23,12 @@ import polars as pl
 from npuscope.messages import Message
 
 from ..catalog import column_names
-from ..memo import kept
+from ..memo import memoize
 from ..scope import ALL, JOB, PLACE, Scope
 from ..views import frame, open_views
 from ..wording import ms, percent
 from .chips import Place, peaks
-from .kernels.count import counted_kernels, unresolved
+from .kernels.count import counted_kernels, unresolved_kernels
 from .lengths import step_lengths
 from .model.model import Attention, Model, Recompute, count
 from .needed_flops import refused_steps
@@ -121,7 +121,7 @@ def why_unknown(found: Figures) -> str:
 #   hfu_ratio                double   the same with what is computed again; NULL where recompute is
 #     not told
 #   conventions              varchar  how the model's FLOPs are counted
-@kept
+@memoize
 def mfu(
     con: duckdb.DuckDBPyConnection,
     scope: Scope = ALL,
@@ -137,7 +137,7 @@ def mfu(
     """
     counted = counted_kernels(con, scope)
     lengths = step_lengths(con, scope)
-    found = lengths.join(_summed(counted), on=PLACE, how="left", nulls_equal=True)
+    found = lengths.join(_sum_by_family(counted), on=PLACE, how="left", nulls_equal=True)
     found, sources = _with_peaks(_with_clocks(con, found), peaks(con, given_peaks))
     notes = _kernel_notes(found, counted, sources)
     clause, values = scope.where(JOB)
@@ -177,7 +177,7 @@ def mfu(
     return Figures(rows, counted, notes + told, sources, conventions)
 
 
-def _summed(counted: pl.DataFrame) -> pl.DataFrame:
+def _sum_by_family(counted: pl.DataFrame) -> pl.DataFrame:
     """FLOPs of each rank and step by family, time of what is unresolved, dtype of most FLOPs."""
 
     def of(family: str, column: str) -> pl.Expr:
@@ -307,7 +307,7 @@ def _with_model(
     )
     notes += _model_notes(_with_ratios(found))
     refused, refusals = refused_steps(
-        con, model, _executed(counted, use.attention), found,
+        con, model, _executed_flops(counted, use.attention), found,
         is_counted=use.tokens_per_step == "auto",
     )  # fmt: skip
     found = (
@@ -327,7 +327,7 @@ _OF_MODEL = {
 }  # fmt: skip
 
 
-def _executed(counted: pl.DataFrame, attention: Attention) -> pl.DataFrame:
+def _executed_flops(counted: pl.DataFrame, attention: Attention) -> pl.DataFrame:
     """FLOPs of each rank's kernels, as refused_steps takes them; all pairs of attention where
     shapes do not tell the causal ones."""
     each = pl.coalesce(f"{attention}_flops", "full_flops")
@@ -374,7 +374,7 @@ def _kernel_notes(
     `found`: a row per rank and step, with its peak; `counted`: its kernels.
     """
     notes: list[str] = []
-    missing = unresolved(counted)
+    missing = unresolved_kernels(counted)
     for row in missing.head(_SHOWN).to_dicts():
         held = "FLOPs of {kernels} ({ms} ms) are unknown: {reason}"
         kernels = f"{row['count']} {row['type']}"

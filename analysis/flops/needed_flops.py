@@ -71,7 +71,7 @@ def refused_steps(
     )
     for row in known.join(done, on=_STEP, nulls_equal=True).sort(_STEP).to_dicts():
         pipeline = stages.get((row["run"], row["capture"]))
-        need = _needed(model, row["ranks"], row["world_size"], pipeline)
+        need = _need_of(model, row["ranks"], row["world_size"], pipeline)
         if need is None:
             continue
         factor = TOLERANCE if need.is_certain or is_counted else _UNEVEN_TOLERANCE
@@ -122,7 +122,7 @@ def _sentence(
     )
 
 
-def _needed(model: ModelFlops, ranks: int, world: int, stages: int | None) -> _Need | None:
+def _need_of(model: ModelFlops, ranks: int, world: int, stages: int | None) -> _Need | None:
     """What `ranks` of `world` must execute; None where it cannot be said."""
     head = sum(float(term.flops) for term in model.terms if term.term == "LM head")
     if ranks >= world:

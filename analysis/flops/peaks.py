@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from npuscope.errors import UsageError
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 PER_CYCLE = {"fp16": 8192, "bf16": 8192, "int8": 16384}
 DTYPES = ("bf16", "fp16", "fp32", "int8", "fp8")
@@ -59,7 +59,7 @@ _HIGHEST_MHZ = {
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredChip:
     """What the kernels of a capture tell of its chip; None where they do not.
 
     `blocks`: the most of a kernel on cube cores.
@@ -104,7 +104,7 @@ def peak_of(
     chip_name: str | None,
     core_count: int | None,
     frequency_mhz: float | None,
-    measured: Measured,
+    measured: MeasuredChip,
     given: Mapping[str, float] | None = None,
 ) -> Peak:
     """Peaks from what is known of a chip; `given` (from `parse_peaks`) comes before all.
@@ -169,7 +169,7 @@ def _unknown(cores: float | None, mhz: float | None) -> str:
     return (
         Message(
             "unknown: no {what} of the chip; give --peak to `npuscope mfu`",
-            what=joined(missing, " and no "),
+            what=join(missing, " and no "),
         )
         if missing
         else ""

@@ -21,7 +21,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ..views import frame
 from .model.architecture import Model, layer_counts
@@ -197,7 +197,7 @@ def _tokens(model: Model, sizes: tuple[int, int], ranks: Sequence[_Counts]) -> t
             told = "ranks ran {counts} gradients of attention"
             if stage is not None:
                 told = "ranks of pipeline stage {stage} ran {counts} gradients of attention"
-            listed = joined(map(str, sorted(counts)), " and ")
+            listed = join(map(str, sorted(counts)), " and ")
             raise _Unknown(Message(told, stage=stage, counts=listed))
     micro_batches, words = _micro_batches(
         model, stages, {stage: min(counts) for stage, counts in of_stage.items()}
@@ -271,7 +271,7 @@ def _micro_batches(model: Model, stages: int, gradients: dict[int | None, int]) 
             stages=stages,
         )
     if len(found) > 1:
-        listed = joined(map(str, sorted(found)), " and ")
+        listed = join(map(str, sorted(found)), " and ")
         apart = "pipeline stages ran {counts} micro-batches, if layers are split evenly"
         raise _Unknown(Message(apart, counts=listed))
     return next(iter(found.items()))

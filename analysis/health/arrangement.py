@@ -23,23 +23,23 @@ def greedy(costs: Sequence[float] | Floats, ranks_count: int) -> Places:
     """The rank of each sequence, by their costs (at least 0)."""
     cost = np.asarray(costs, np.float64)
     dice = np.random.default_rng(0)
-    found = [_placed(cost, cost, ranks_count)]
+    found = [_place_stages(cost, cost, ranks_count)]
     if len(cost) <= _SHORT:  # where one sequence matters, other orders may end better
         found += [
-            _placed(cost, cost * dice.lognormal(0, _NOISE, len(cost)), ranks_count)
+            _place_stages(cost, cost * dice.lognormal(0, _NOISE, len(cost)), ranks_count)
             for _ in range(_STARTS)
         ]
     return min(found, key=lambda places: np.bincount(places, cost, ranks_count).max())
 
 
-def _placed(cost: Floats, ordered_by: Floats, ranks_count: int) -> Places:
+def _place_stages(cost: Floats, ordered_by: Floats, ranks_count: int) -> Places:
     places = np.zeros(len(cost), np.int64)
     heap = [(0.0, rank) for rank in range(ranks_count)]
     for at in np.argsort(-ordered_by, kind="stable").tolist():
         load, rank = heap[0]
         places[at] = rank
         heapq.heapreplace(heap, (load + float(cost[at]), rank))
-    return _split_again(cost, _improved(cost, places, ranks_count), ranks_count)
+    return _split_again(cost, _improve(cost, places, ranks_count), ranks_count)
 
 
 def _split_again(cost: Floats, places: Places, ranks_count: int) -> Places:
@@ -64,7 +64,7 @@ def _split_again(cost: Floats, places: Places, ranks_count: int) -> Places:
     return places
 
 
-def _improved(cost: Floats, places: Places, ranks_count: int) -> Places:
+def _improve(cost: Floats, places: Places, ranks_count: int) -> Places:
     """With moves from the slowest, and exchanges with it, that make neither as slow."""
     loads = np.bincount(places, cost, ranks_count)
     for _ in range(_ROUNDS):

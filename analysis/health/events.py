@@ -55,7 +55,7 @@ def spikes(steps: pl.DataFrame, name: str) -> pl.DataFrame:
     return _events(found.filter(pl.col("lines") <= _LONGEST), "spike", name)
 
 
-def judged(steps: pl.DataFrame, name: str) -> pl.Series:
+def may_spike(steps: pl.DataFrame, name: str) -> pl.Series:
     """Whether each step could have been a spike of a column: it has enough steps before it."""
     is_told = pl.col(name).is_finite().fill_null(value=False) & pl.col("step").is_not_null()
     return steps.select(is_told & (is_told.cum_sum() > _FEWEST)).to_series()

@@ -11,7 +11,7 @@ import polars as pl
 from scipy.special import betaincinv
 
 from npuscope.collector.readers.train_log.log_facts import LogFacts
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ..wording import percent
 from . import events
@@ -127,7 +127,7 @@ def verdict_told(found: Health) -> str:
     if steps and not found.steps["step"].count():
         return Message("The log does not number its steps: spikes and changes are unknown.")
     counts = dict(found.events["kind"].value_counts().iter_rows())
-    events = joined(
+    events = join(
         Message("{what}: {count}", what=words, count=f"{counts[kind]:,}")
         for kind, words in _KINDS.items()
         if kind in counts
@@ -139,12 +139,12 @@ def verdict_told(found: Health) -> str:
     )
     said = [told]
     short = [name for name in _SPIKED
-             if found.steps[name].count() and not _judged(found.steps, name)]  # fmt: skip
+             if found.steps[name].count() and not _count_candidates(found.steps, name)]  # fmt: skip
     if short:
-        said.append(Message("Steps are too few to tell spikes of {names}.", names=joined(short)))
+        said.append(Message("Steps are too few to tell spikes of {names}.", names=join(short)))
     if goodput is not None:
         said.append(Message("Goodput is {share}.", share=percent(goodput)))
-    return joined(said, " ")
+    return join(said, " ")
 
 
 def _sum_told(values: pl.Series) -> int | None:
@@ -169,7 +169,7 @@ def _summary(
             wall_s = None
     spikes = found.filter(pl.col("kind") == "spike")["metric"].value_counts(sort=True)
     counts = dict(spikes.iter_rows())
-    judged = {name: _judged(steps, name) for name in _SPIKED}
+    judged = {name: _count_candidates(steps, name) for name in _SPIKED}
     return {
         "steps_count": round(float(weights.sum())),
         "useful_s": useful_s or None,
@@ -188,9 +188,9 @@ def _summary(
     }
 
 
-def _judged(steps: pl.DataFrame, name: str) -> int:
+def _count_candidates(steps: pl.DataFrame, name: str) -> int:
     """Steps that could have been a spike."""
-    return round(float(iterations(steps["step"])[events.judged(steps, name).to_numpy()].sum()))
+    return round(float(iterations(steps["step"])[events.may_spike(steps, name).to_numpy()].sum()))
 
 
 def spike_change(ours: Health, theirs: Health, name: str) -> dict[str, float | str | None]:
@@ -201,7 +201,7 @@ def spike_change(ours: Health, theirs: Health, name: str) -> dict[str, float | s
     (Clopper and Pearson's, of ours among all spikes). No verdict where it holds 0.
     """
     counts = [int(one.summary[f"{name}_spikes_count"] or 0) for one in (ours, theirs)]
-    told = [_judged(one.steps, name) for one in (ours, theirs)]
+    told = [_count_candidates(one.steps, name) for one in (ours, theirs)]
     found: dict[str, float | str | None] = {
         "metric": name,
         "change": None,

@@ -6,7 +6,7 @@ import duckdb
 import polars as pl
 
 from ..means import without_warm_up
-from ..memo import kept
+from ..memo import memoize
 from ..scope import PLACE, Scope
 from ..views import select
 
@@ -16,7 +16,7 @@ def host_calls(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     return select(con, "host_calls", scope, "total_ns desc, cause, operator, location")
 
 
-@kept
+@memoize
 def blocking_calls(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     """cause, operator (of a wait for the device), location, count, total_ns (both of a mean rank
     and step, as other means) and longest_ns, the most time first. Calls before and after all steps

@@ -13,7 +13,7 @@ import polars as pl
 from npuscope.messages import Message
 
 from ..means import without_warm_up
-from ..memo import kept
+from ..memo import memoize
 from ..scope import ALL, PLACE, RANK, Scope
 from ..views import frame, select
 from ..wording import percent
@@ -60,7 +60,7 @@ _LENGTH = "computing_ns + exposed_communication_ns + free_ns"
 #   count       bigint   gaps that it has a part of; NULL: unknown
 #   free_ns     bigint   time lost
 #   longest_ns  bigint   the most in one gap; NULL: unknown
-@kept
+@memoize
 def free_time(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, the most of each rank and step first."""
     columns = [*PLACE, *_NAMED, "count", "free_ns", "longest_ns"]

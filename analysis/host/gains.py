@@ -10,7 +10,7 @@ import polars as pl
 from npuscope.errors import CannotAnswer, UsageError
 from npuscope.messages import Message
 
-from ..memo import kept
+from ..memo import memoize
 from ..replay.capture_what_if import gain_of
 from ..replay.captures import LESS, MOST_OPERATIONS, CaptureJob, job_unasked
 from ..replay.variants.host_causes import FAR
@@ -69,7 +69,7 @@ def host_gains(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
     return pl.concat([empty, *found])
 
 
-@kept
+@memoize
 def _of_capture(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     clause, values = scope.where(JOB)
     asked = [

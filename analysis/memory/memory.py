@@ -17,7 +17,7 @@ import polars as pl
 from npuscope.errors import UsageError
 from npuscope.messages import Message
 
-from ..memo import kept
+from ..memo import memoize
 from ..metric import sql_text
 from ..scope import ALL, JOB, RANK, Scope
 from ..views import frame, select
@@ -73,7 +73,7 @@ def main_components(components: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-@kept
+@memoize
 def memory_facts(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> MemoryFacts:
     """Everything that is small: peaks, holders, growth and spread of the chosen ranks."""
     return MemoryFacts(

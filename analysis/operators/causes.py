@@ -17,7 +17,7 @@ from npuscope.messages import Message
 
 from ..catalog import column_names
 from ..means import without_warm_up
-from ..memo import kept
+from ..memo import memoize
 from ..scope import ALL, JOB, PLACE, Scope
 from ..views import frame
 from . import shape_causes as shapes
@@ -60,10 +60,10 @@ class Found(NamedTuple):
     changes: dict[str, list[str]]
 
 
-def _tested(con: duckdb.DuckDBPyConnection, scope: Scope, ranked: pl.DataFrame) -> Found:
+def _test_causes(con: duckdb.DuckDBPyConnection, scope: Scope, ranked: pl.DataFrame) -> Found:
     """All causes of one capture; `ranked`: its rows of `operators_of`, without warm-up."""
     run, capture = scope.run or "", scope.capture or ""
-    rows = shapes.aligned(mean_operators(con, scope, known=ranked))
+    rows = shapes.with_tiling(mean_operators(con, scope, known=ranked))
     known = shapes.paces(rows)
     cores = shapes.core_count(con, run, capture)
     found = [
@@ -197,7 +197,7 @@ def _all(con: duckdb.DuckDBPyConnection, scope: Scope) -> dict[tuple[str, str], 
     ranked = without_warm_up(con, operators_of(con, scope))
     found: dict[tuple[str, str], Found] = {}
     for (run, capture), mine in ranked.group_by(JOB, maintain_order=True):
-        one = _tested(con, replace(scope, run=str(run), capture=str(capture)), mine)
+        one = _test_causes(con, replace(scope, run=str(run), capture=str(capture)), mine)
         found[str(run), str(capture)] = one
     return found
 
@@ -243,7 +243,7 @@ def operator_cause_rows(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> p
     return causes_of(con, scope)[1]
 
 
-def _ordered(rows: pl.DataFrame) -> pl.DataFrame:
+def _sort_rows(rows: pl.DataFrame) -> pl.DataFrame:
     order = [*JOB, -pl.col("headroom_ns"), -pl.col("headroom_high_ns"), "cause", "type",
              "input_shapes", "evidence"]  # fmt: skip
     return rows.sort(order, nulls_last=True).select(column_names("operator_cause_rows"))
@@ -282,7 +282,7 @@ def operator_causes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.Da
     return causes_of(con, scope)[0]
 
 
-@kept
+@memoize
 def causes_of(
     con: duckdb.DuckDBPyConnection, scope: Scope = ALL
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -326,4 +326,4 @@ def causes_of(
         .sort(*JOB, -pl.col("headroom_ns"), -pl.col("headroom_high_ns"), "cause", nulls_last=True)
         .select(column_names("operator_causes"))
     )  # fmt: skip
-    return told, _ordered(rows)
+    return told, _sort_rows(rows)

@@ -17,7 +17,7 @@ from ..flops.kernels.count import SHAPE
 from ..flops.kernels.kernel_flops import flops_of
 from ..flops.kernels.shapes import Tensor, tensors_of
 from ..means import without_warm_up
-from ..memo import kept
+from ..memo import memoize
 from ..scope import ALL, PLACE, Scope
 from ..views import select
 
@@ -56,7 +56,7 @@ def class_of(type_: str | None, core: str | None, family: str | None) -> str:
     return "vector" if core in ("AI_VECTOR_CORE", "MIX_AIV") else "other"
 
 
-@kept
+@memoize
 def operators_of(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of `operator_summary`, with class, flops and moved_bytes of one kernel (attention
     causal; NULL: unknown) and the dtype of its first tensor that multiplies."""
@@ -121,7 +121,7 @@ def moved_bytes(type_: str | None, given: _Tensors, made: _Tensors) -> int | Non
 #   count         bigint   kernels
 #   total_ns      bigint   sum of their durations
 #   computing_ns  bigint   what they add to the union of all kernels
-@kept
+@memoize
 def operator_steps(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, the longest of each rank and step first."""
     return (
@@ -153,7 +153,7 @@ def operator_steps(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.Dat
 #   total_share_ratio   double   of the sum of all durations
 #   computing_ns        double   what they add to the union of all kernels
 #   share_ratio         double   of the union
-@kept
+@memoize
 def operator_classes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, the longest first."""
     rows = without_warm_up(con, operator_steps(con, scope))
@@ -179,7 +179,7 @@ def _share(column: str, over: list[str]) -> pl.Expr:
     return pl.when(whole > 0).then(pl.col(column) / whole)
 
 
-@kept
+@memoize
 def mean_operators(
     con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, known: pl.DataFrame | None = None
 ) -> pl.DataFrame:

@@ -11,7 +11,7 @@ from npuscope.messages import Message
 
 from ..catalog import column_names
 from ..flops.chips import peaks
-from ..memo import kept
+from ..memo import memoize
 from ..replay.captures import MOST_OPERATIONS, job_unasked
 from ..replay.critical_path import types_on_path
 from ..scope import ALL, JOB, Scope
@@ -43,7 +43,7 @@ def like(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _rated(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
+def _with_limits(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     """`like` of the mean operators with the limits of their chips. A rate beyond the peak is none:
     a duration or shapes were recorded wrongly, and nothing can be held against it."""
     rows = like(mean_operators(con, scope))
@@ -101,7 +101,7 @@ def operator_headroom(
     con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, reference: pl.DataFrame | None = None
 ) -> pl.DataFrame:
     """Rows of the metric, the most headroom first; `reference` is a table of `learnt`."""
-    rows = _rated(con, scope)
+    rows = _with_limits(con, scope)
     by_memory = pl.col("moved_bytes") / pl.col("hbm_bytes_per_s") * 1e9
     by_cube = pl.col("flops") / pl.col("peak_flops_per_s") * 1e9
     is_matrix = ~pl.col("class").is_in(["vector", "ai_cpu", "dsa", "other"])
@@ -195,7 +195,7 @@ def _chips(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     return named.join(counted, on=JOB, how="left").select(*JOB, pl.coalesce("chip", "cores"))
 
 
-@kept
+@memoize
 def _paths(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     """Time of each type of kernels on the critical path of a mean step: run, capture, type,
     path_ns; 0 where it is never there."""
@@ -238,7 +238,7 @@ def _paths(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
 #   aic_mac_ratio  double   time in which cube cores multiplied, of the duration
 #   flops_over_mac_ratio double the first over the second; NULL: the peak in this dtype is unknown
 #   mac_flops_per_s double  FLOPs over the time in which cube cores multiplied
-@kept
+@memoize
 def operator_pmu(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, the longest first."""
     known = operator_headroom(con, scope).filter(
@@ -258,7 +258,7 @@ def operator_pmu(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataF
 def learnt(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """What kernels achieved here, for a reference table: chip, run, capture, LIKE, rate (FLOPs or
     bytes per ns, the best), kernels. Captures of unknown chips are left out."""
-    rows = _rated(con, scope).join(_chips(con), on=JOB, how="left")
+    rows = _with_limits(con, scope).join(_chips(con), on=JOB, how="left")
     return (
         rows.drop_nulls(["rate", "chip"])
         .group_by("chip", *JOB, *LIKE)
@@ -268,7 +268,7 @@ def learnt(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     )
 
 
-def merged(one: pl.DataFrame, other: pl.DataFrame) -> pl.DataFrame:
+def merge_references(one: pl.DataFrame, other: pl.DataFrame) -> pl.DataFrame:
     """Two reference tables as one, in whatever order and however often they are merged."""
     keys = ["chip", *JOB, *LIKE]
     both = pl.concat([one, other])

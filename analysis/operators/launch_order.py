@@ -242,7 +242,7 @@ def sequences(stage: Stage, vector: Pace) -> pl.DataFrame:
     )  # fmt: skip
     free = np.ones(len(token), dtype=bool)
     rows = _small_runs(stage, vector, free)
-    rows += _replaced(stage, vector, took, free)
+    rows += _replaceable(stage, vector, took, free)
     rows += _chains(stage, vector, took, free)
     return (
         pl.DataFrame(rows, schema=EVIDENCE, orient="row") if rows else pl.DataFrame(schema=EVIDENCE)
@@ -265,7 +265,9 @@ def _links(stage: Stage) -> npt.NDArray[np.float64]:
     token, stream = stage.kernels["token"].to_numpy(), stage.kernels["stream_id"].to_numpy()
     pairs = np.stack([token[:-1], token[1:]], axis=1)
     distinct, which = np.unique(pairs, axis=0, return_inverse=True)
-    known = np.array([_passed(stage.tokens[one], stage.tokens[next_]) for one, next_ in distinct])
+    known = np.array(
+        [_bytes_between(stage.tokens[one], stage.tokens[next_]) for one, next_ in distinct]
+    )
     found = np.full(len(token), -1.0)
     if len(token) > 1:
         same = (stream[:-1] == stream[1:]) if stream.dtype != object else np.ones(len(which), bool)
@@ -273,7 +275,7 @@ def _links(stage: Stage) -> npt.NDArray[np.float64]:
     return found
 
 
-def _passed(one: Token, other: Token) -> float:
+def _bytes_between(one: Token, other: Token) -> float:
     sizes = [tensor.size_bytes for tensor in one.made if tensor in other.given]
     return float(sum(size or 0 for size in sizes)) if sizes else -1.0
 
@@ -332,7 +334,7 @@ def _small_runs(stage: Stage, vector: Pace, free: npt.NDArray[np.bool_]) -> list
     return found
 
 
-def _replaced(stage: Stage, vector: Pace, took: Took, free: npt.NDArray[np.bool_]) -> list[Row]:
+def _replaceable(stage: Stage, vector: Pace, took: Took, free: npt.NDArray[np.bool_]) -> list[Row]:
     """Sequences of types that a fused operator replaces, at least half of them linked."""
     names = stage.kernels["base"].unique(maintain_order=True).to_list()
     letters = {name: chr(0xE000 + at) for at, name in enumerate(names)}
@@ -352,7 +354,7 @@ def _replaced(stage: Stage, vector: Pace, took: Took, free: npt.NDArray[np.bool_
         wanted = (2 * (is_linked[end - 1] - is_linked[begin]) >= end - 1 - begin) & (
             taken[end] == taken[begin]
         )
-        found += _grouped(stage, vector, spans[wanted], took, free, known)
+        found += _group_sequences(stage, vector, spans[wanted], took, free, known)
     return found
 
 
@@ -369,10 +371,10 @@ def _chains(stage: Stage, vector: Pace, took: Took, free: npt.NDArray[np.bool_])
     chain = np.cumsum(may & ~goes_on)
     counts = np.bincount(chain[may], minlength=len(begin) + 1)[1:]
     spans = np.stack([begin, begin + np.minimum(counts, _LONGEST_CHAIN)], axis=1)
-    return _grouped(stage, vector, spans[counts > 1], took, free, None)
+    return _group_sequences(stage, vector, spans[counts > 1], took, free, None)
 
 
-def _grouped(
+def _group_sequences(
     stage: Stage, vector: Pace, spans: npt.NDArray[np.int64], took: Took,
     free: npt.NDArray[np.bool_], known: dict[str, Any] | None,
 ) -> list[Row]:  # fmt: skip
@@ -418,7 +420,7 @@ def _grouped(
             float(total[mine].sum()),
             (point, min(low, point), min(max(high, point), dur)),
             f"{_SHOWN_TYPES.join(one.type for one in tokens)}: -{saved / 1e6:,.1f} MB", known,
-            _shared(tokens, took.dur_ns[at[mine]][:, : len(tokens)].sum(axis=0), point),
+            _share_savings(tokens, took.dur_ns[at[mine]][:, : len(tokens)].sum(axis=0), point),
         ))  # fmt: skip
     return found
 
@@ -427,7 +429,9 @@ def _grouped(
 Targets = Mapping[tuple[str, str | None], tuple[float, float] | None]
 
 
-def _shared(tokens: Sequence[Token], took_ns: npt.NDArray[np.float64], saved_ns: float) -> Targets:
+def _share_savings(
+    tokens: Sequence[Token], took_ns: npt.NDArray[np.float64], saved_ns: float
+) -> Targets:
     """What each kernel of a sequence saves, in proportion to its time; no gap before all but the
     first."""
     targets = dict[tuple[str, str | None], tuple[float, float] | None]()

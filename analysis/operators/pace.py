@@ -44,7 +44,7 @@ def pace(work: Floats, dur_ns: Floats, count: Floats) -> Pace | None:
     likes = work[is_like], dur_ns[is_like], weights[is_like]
     if len(np.unique(likes[0])) >= _LEAST_POINTS:
         start_ns, ns_per_work = _through_medians(*likes, start_ns, ns_per_work)
-    return _described(start_ns, ns_per_work, work, dur_ns, weights)
+    return _describe(start_ns, ns_per_work, work, dur_ns, weights)
 
 
 def _likeliest(work: Floats, dur_ns: Floats, weights: Floats) -> tuple[float, float]:
@@ -90,7 +90,7 @@ def _through_medians(
     return start_ns, ns_per_work
 
 
-def _described(
+def _describe(
     start_ns: float, ns_per_work: float, work: Floats, dur_ns: Floats, weights: Floats
 ) -> Pace:
     ratio = dur_ns / (start_ns + ns_per_work * work)

@@ -56,7 +56,7 @@ class Paces:
 
 
 def paces(rows: pl.DataFrame) -> Paces:
-    """Of rows of `mean_operators` of one capture, with the columns of `aligned`."""
+    """Of rows of `mean_operators` of one capture, with the columns of `with_tiling`."""
     vector = rows.filter(
         pl.col("core").is_in(list(_VECTOR)), pl.col("class") == "vector", pl.col("moved_bytes") > 0
     )
@@ -80,7 +80,7 @@ _SIZES = {
 }  # fmt: skip
 
 
-def aligned(rows: pl.DataFrame) -> pl.DataFrame:
+def with_tiling(rows: pl.DataFrame) -> pl.DataFrame:
     """Rows with is_tiled (columns and inner axes fill the cube's tiles; NULL: no matrix product of
     known sizes), is_aligned (and lines of 512 bytes), tile_waste_ratio and line_waste_ratio (sizes
     rounded up to tiles, and inner axes to lines, over the sizes), line_kept_ratio (inner axes

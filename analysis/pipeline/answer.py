@@ -15,7 +15,7 @@ from npuscope.errors import CannotAnswer, TraceNotFound
 from npuscope.messages import Message
 
 from ..means import without_warm_up
-from ..memo import kept
+from ..memo import memoize
 from ..parts import is_told
 from ..query import rows
 from ..scope import Scope
@@ -47,7 +47,7 @@ class Answer:
     notes: list[str]
 
 
-def recognised(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Pipeline:
+def recognise(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Pipeline:
     """The passes of a capture, compared. Raises TraceNotFound without kernels."""
     from .passes import pipeline
 
@@ -71,7 +71,7 @@ def _usual(con: duckdb.DuckDBPyConnection, found: Pipeline) -> Pipeline:
     return replace(found, passes=passes, lanes=lanes, work=work) if left_out else found
 
 
-@kept
+@memoize
 def pipeline_answer(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Answer:
     """Of one capture; `con` has its ranks compared. Raises TraceNotFound without
     kernels."""
@@ -79,7 +79,7 @@ def pipeline_answer(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> A
     from .phases import pipeline_masking, pipeline_phases
     from .stage_parts import pipeline_stages
 
-    found = _usual(con, recognised(con, run, capture))
+    found = _usual(con, recognise(con, run, capture))
     notes = pipeline_notes(found)
     bubbles = None
     if found.stages > 1:
@@ -98,7 +98,7 @@ def pipeline_answer(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> A
     )
 
 
-@kept
+@memoize
 def pipeline_overview(
     con: duckdb.DuckDBPyConnection, run: str, capture: str
 ) -> Answer | Message | None:

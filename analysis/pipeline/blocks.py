@@ -11,11 +11,11 @@ import polars as pl
 
 from ..replay.captures import one_capture
 from ..scope import Scope
-from .answer import Answer, pipeline_answer, recognised
+from .answer import Answer, pipeline_answer, recognise
 from .bubbles import order_pauses, pipeline_bubbles, step_pauses
 from .execution import Precedence, Times
-from .measurement import measured
-from .tries import Asked, Ready, asked_tries, pipeline_tries, ready, tried
+from .measurement import measure_passes
+from .tries import OrderRequest, Ready, asked_tries, pipeline_tries, ready, try_order
 from .tries_notes import tries_notes
 
 _SCHEMA: dict[str, type[pl.DataType]] = {
@@ -44,7 +44,7 @@ def pipeline_view(
 ) -> PipelineView:
     """One capture's pipeline, with another schedule or number of micro-batches (None: none), in the
     chosen step, else the first. Raises as `tries.ready` and `tries.asked_tries` do."""
-    job = ready(con, recognised(con, *one_capture(con, scope.job)))
+    job = ready(con, recognise(con, *one_capture(con, scope.job)))
     asked = asked_tries(job, words, micro_batches)
     found = job.measured
     column = next((at for at, step in enumerate(found.steps) if step == scope.step), 0)
@@ -86,11 +86,11 @@ def what_ran(con: duckdb.DuckDBPyConnection, scope: Scope) -> Answer:
 #   start_ns     double   from the first start of a pass
 #   dur_ns       double   how long it takes; of a cause, as it is drawn
 #   share_ns     double   what the cause makes of the pause; NULL: a pass
-def pipeline_blocks(job: Ready, asked: Asked | None, column: int) -> pl.DataFrame:
+def pipeline_blocks(job: Ready, asked: OrderRequest | None, column: int) -> pl.DataFrame:
     """The rows of the metric."""
     found = job.measured
     # All steps count for the usual times here, warm-up too, as for `pipeline_bubbles`.
-    every = measured(job.pipeline.passes, found.made.schedule)
+    every = measure_passes(job.pipeline.passes, found.made.schedule)
     places = [*zip(every.steps, every.ranks, strict=True)]
     own = places.index((found.steps[column], found.ranks[column]))
     shares = {cause: one[:, own] for cause, one in step_pauses(job.pipeline, every).items()}
@@ -98,7 +98,7 @@ def pipeline_blocks(job: Ready, asked: Asked | None, column: int) -> pl.DataFram
     late = float(shares["late start"].max())
     rows = _rows(every.made, starts + late, ends + late, shares, is_tried=False)
     if asked is not None:
-        other = tried(job, asked)
+        other = try_order(job, asked)
         times = np.rint(other.durations_ns)
         shares = {cause: one[:, column]
                   for cause, one in order_pauses(found, other.made, times).items()}  # fmt: skip

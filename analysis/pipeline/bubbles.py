@@ -21,7 +21,7 @@ from npuscope.errors import CannotAnswer
 from npuscope.messages import Message
 
 from .execution import ORDER, Precedence, Times
-from .measurement import Measured, measured
+from .measurement import MeasuredPasses, measure_passes
 from .passes import Pipeline
 
 CAUSES = (
@@ -40,7 +40,7 @@ def rank_bubbles(found: Pipeline) -> pl.DataFrame:
         raise CannotAnswer(
             Message("no schedule was recognised, so its bubbles have no causes to tell apart")
         )
-    job = measured(found.passes, order)
+    job = measure_passes(found.passes, order)
     shares = step_pauses(found, job)
     devices = _devices(job.made)
     parts = {
@@ -62,7 +62,7 @@ def rank_bubbles(found: Pipeline) -> pl.DataFrame:
     return pl.DataFrame(rows, schema_overrides=schema).sort("step", "rank")
 
 
-def step_pauses(found: Pipeline, job: Measured) -> dict[str, Times]:
+def step_pauses(found: Pipeline, job: MeasuredPasses) -> dict[str, Times]:
     """What each of CAUSES makes of each pause x column of a pipeline that ran: pauses before
     entries, then behind the last one of each device. Whole ns, some negative; they add up to the
     pauses, in a window from the first start of any rank of the step to the last end."""
@@ -80,7 +80,7 @@ def step_pauses(found: Pipeline, job: Measured) -> dict[str, Times]:
     return {**shares, "other": other, "late start": late_start, "late end": late_end}
 
 
-def order_pauses(job: Measured, made: Precedence, own: Times) -> dict[str, Times]:
+def order_pauses(job: MeasuredPasses, made: Precedence, own: Times) -> dict[str, Times]:
     """The same of an order whose entries take `own`, executed: all causes but `other` and those of
     the window."""
     kinds = _numbers([tuple(one.kind for one in entry) for _, entry in made.entries])
@@ -152,7 +152,7 @@ def _means(times: Times, of: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Time
     return found
 
 
-def _windows(found: Pipeline, job: Measured) -> tuple[Times, Times]:
+def _windows(found: Pipeline, job: MeasuredPasses) -> tuple[Times, Times]:
     """First start and last end of each column, since `ops.zero_ns`."""
     zero_ns = found.ops.zero_ns
     spans = found.passes.group_by("step", "rank").agg(
@@ -166,7 +166,7 @@ def _windows(found: Pipeline, job: Measured) -> tuple[Times, Times]:
     return starts, ends
 
 
-def _edges(job: Measured, starts: Times, ends: Times) -> tuple[Times, Times]:
+def _edges(job: MeasuredPasses, starts: Times, ends: Times) -> tuple[Times, Times]:
     """How long a column waits before its first pass and after its last for others of the step."""
     steps = _numbers([(step,) for step in job.steps])
     first = np.full(int(steps.max()) + 1, np.inf)

@@ -51,7 +51,7 @@ def cut(kernels: pl.DataFrame, transfers: pl.DataFrame, stages: pl.DataFrame) ->
         .drop("dur")
     )
     kept = kernels.join(main, on=["lane", "direction", "stream"], how="inner")
-    kept = _by_partners(_numbered(kept, transfers))
+    kept = _by_partners(_with_segments(kept, transfers))
     code = pl.col("type").fill_null("?").rank("dense").cast(pl.Int32).alias("code")
     kept = kept.sort("lane", "direction", "row").with_columns(code)
     lanes = kept["lane"].to_numpy()
@@ -69,14 +69,14 @@ def cut(kernels: pl.DataFrame, transfers: pl.DataFrame, stages: pl.DataFrame) ->
             found.setdefault(key, []).append(Piece(first, last, codes[first:last].tobytes()))
     stage_of = dict(stages.select("lane", "stage").iter_rows())
     products_of = frozenset(kept.filter("is_cube")["code"].unique().to_list())
-    whole = _repeated(found, stage_of, products_of)
+    whole = _repeated_pieces(found, stage_of, products_of)
     kept = _with_whole_backwards(kept, _places(kept, whole))
     weights = np.concatenate([[0], np.cumsum(kept["is_weight"].to_numpy())])
     for (lane, way), pieces in whole.items():
         if way == _WAYS[WEIGHTS]:
             others = whole.get((lane, _WAYS[BACKWARD]), [])
             left = sum(int(weights[one.last] == weights[one.first]) for one in others)
-            tried = (pieces, _at_least(pieces, left), _halved(pieces))
+            tried = (pieces, _at_least(pieces, left), _split_repeats(pieces))
             whole[lane, way] = next((one for one in tried if len(one) == left), pieces)
     return kept.with_columns(piece=_places(kept, whole)).filter(pl.col("piece") >= 0)
 
@@ -121,7 +121,7 @@ def _with_whole_backwards(kept: pl.DataFrame, piece: pl.Series) -> pl.DataFrame:
     ).drop("piece", "is_whole")  # fmt: skip
 
 
-def _numbered(kernels: pl.DataFrame, transfers: pl.DataFrame) -> pl.DataFrame:
+def _with_segments(kernels: pl.DataFrame, transfers: pl.DataFrame) -> pl.DataFrame:
     """With `segment`: how many transfers, or where a lane has none, changes of direction, are
     before a kernel."""
     marks = transfers.select("lane", "order", is_mark=pl.lit(value=True))
@@ -189,7 +189,7 @@ def _by_partners(kernels: pl.DataFrame) -> pl.DataFrame:
     ).drop("partner")
 
 
-def _repeated(
+def _repeated_pieces(
     found: dict[tuple[int, int], list[Piece]], stage_of: dict[int, int], products: frozenset[int]
 ) -> dict[tuple[int, int], list[Piece]]:
     """Pieces by lane and direction as the repetition of the same stage's pieces has them.
@@ -207,7 +207,7 @@ def _repeated(
     for (lane, way), pieces in found.items():
         key = (stage_of.get(lane, -1), way)
         known = sorted(repeated[key], key=lambda one: (-len(one), one)) or _core(usual[key])
-        made[lane, way] = _at_ends(_mended(pieces, known, products), products)
+        made[lane, way] = _at_ends(_mend(pieces, known, products), products)
     return _as_many(made, usual, stage_of)
 
 
@@ -280,19 +280,19 @@ def _split(pieces: list[Piece], sizes: Sizes) -> list[Piece]:
     return found
 
 
-def _mended(pieces: list[Piece], known: list[bytes], products: frozenset[int]) -> list[Piece]:
+def _mend(pieces: list[Piece], known: list[bytes], products: frozenset[int]) -> list[Piece]:
     """Trimmed to, joined to, or split into what is known."""
     done: list[Piece] = []
     waiting: list[Piece] = []
     names = frozenset(known)
     for piece in pieces:
         if piece.kinds in names:
-            done += _joined(waiting, known, products)
+            done += _join_pieces(waiting, known, products)
             waiting = []
             done.append(piece)
         else:
             waiting.append(piece)
-    return done + _joined(waiting, known, products)
+    return done + _join_pieces(waiting, known, products)
 
 
 def _at_ends(pieces: list[Piece], products: frozenset[int]) -> list[Piece]:
@@ -302,18 +302,18 @@ def _at_ends(pieces: list[Piece], products: frozenset[int]) -> list[Piece]:
     for at in {0, len(pieces) - 1} if len(pieces) > 1 else ():
         if counts[pieces[at].kinds] == 1:
             others = sorted({*counts} - {pieces[at].kinds}, key=lambda one: (-len(one), one))
-            found[at] = _trimmed(pieces[at], pieces[at].kinds, others, products) or pieces[at]
+            found[at] = _trim(pieces[at], pieces[at].kinds, others, products) or pieces[at]
     return found
 
 
-def _joined(parts: list[Piece], known: list[bytes], products: frozenset[int]) -> list[Piece]:
+def _join_pieces(parts: list[Piece], known: list[bytes], products: frozenset[int]) -> list[Piece]:
     """Pieces that nobody repeats, each trimmed, or some in a row together as one that is known."""
     done: list[Piece] = []
     at = 0
     while at < len(parts):
         for until in range(at + 1, len(parts) + 1):
             kinds = b"".join(one.kinds for one in parts[at:until])
-            trimmed = _trimmed(parts[at], kinds, known, products)
+            trimmed = _trim(parts[at], kinds, known, products)
             if trimmed is not None:
                 done.append(trimmed)
                 at = until
@@ -324,9 +324,7 @@ def _joined(parts: list[Piece], known: list[bytes], products: frozenset[int]) ->
     return done
 
 
-def _trimmed(
-    first: Piece, kinds: bytes, known: list[bytes], products: frozenset[int]
-) -> Piece | None:
+def _trim(first: Piece, kinds: bytes, known: list[bytes], products: frozenset[int]) -> Piece | None:
     """What is known of it, where nothing else in it multiplies matrices."""
     for one in known:
         at = kinds.find(one)
@@ -360,7 +358,7 @@ def _core(seen: Counter[bytes]) -> list[bytes]:
     return [one[at : at + size].tobytes()]
 
 
-def _halved(pieces: list[Piece]) -> list[Piece]:
+def _split_repeats(pieces: list[Piece]) -> list[Piece]:
     """Pieces of which some repeat the shortest several times, split into these."""
     least = min((one.kinds for one in pieces), key=len, default=b"")
     done: list[Piece] = []

@@ -27,7 +27,7 @@ _LEAST_COLUMNS = 0.5  # of the pipelines and steps that have all passes of the o
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredPasses:
     """Entries of the order that ran x columns; times in ns from the first start of a column.
 
     alone_ns: how long passes take that nothing runs beside, by kind: places on the route x
@@ -82,7 +82,7 @@ class Measured:
         free = self._of_links(made, self.receive_gaps_ns, usual + share * (lags - usual_lags))
         both = self._usual(made, self.queued_gaps_ns, unknown, 2 * free)
         behind = self._of_links(made, self.queued_gaps_ns, both)
-        gaps = np.where(queued(made)[target, None], behind[link], free[link])
+        gaps = np.where(queued_entries(made)[target, None], behind[link], free[link])
         np.maximum.at(found, target, gaps)
         return found
 
@@ -141,18 +141,18 @@ class Measured:
         return found
 
 
-def measured(
+def measure_passes(
     passes: pl.DataFrame,
     order: Schedule,
     host_of: Mapping[int, str] | None = None,
     replica_of: Mapping[int, int] | None = None,
-) -> Measured:
+) -> MeasuredPasses:
     """Passes (a frame as `passes.passes` makes it, of one capture) in the order that was
     recognised; `host_of` and `replica_of` ranks. Raises CannotAnswer where passes of too many steps
     are not all there."""
     made = precedence(order)
     columns, ranks = _columns(passes, len(order.orders))
-    wanted = _wanted(made)
+    wanted = _passes_of(made)
     keys = ["stage", "chunk", "micro_batch", "kind"]
     found = columns.join(wanted, on=keys, how="inner").unique(["column", *keys])
     whole = found.group_by("column").len().filter(pl.col("len") == wanted.height)["column"]
@@ -189,7 +189,7 @@ def measured(
     hosts = None
     if host_of is not None and all(rank in host_of for rank in its[0]):
         hosts = tuple(host_of[rank] for rank in its[0])
-    return Measured(made, steps, its, starts, ends, alone, pair_ratio, *between, hosts)
+    return MeasuredPasses(made, steps, its, starts, ends, alone, pair_ratio, *between, hosts)
 
 
 def _columns(passes: pl.DataFrame, devices: int) -> tuple[pl.DataFrame, dict[int, tuple[int, ...]]]:
@@ -225,7 +225,7 @@ def _together(found: pl.DataFrame, replica_of: Mapping[int, int]) -> pl.DataFram
     return told.with_columns(pl.col("start_ns", "end_ns").max().over(its))
 
 
-def _wanted(made: Precedence) -> pl.DataFrame:
+def _passes_of(made: Precedence) -> pl.DataFrame:
     """The passes of an order: entry, route, place, stage, chunk, micro_batch, kind, is_beside."""
     position = made.schedule.positions()
     rows = [
@@ -286,7 +286,7 @@ def _alone(
     return alone, float(lengths_ns[entries].sum()) / both if both else None
 
 
-def queued(made: Precedence) -> NDArray[np.bool_]:
+def queued_entries(made: Precedence) -> NDArray[np.bool_]:
     """Which entries receive behind what the one before them sends the same way. 1F1B fills and
     drains the pipeline so, with one transfer after another; where passes of several chunks take
     turns, tensors go several ways at a time."""
@@ -341,7 +341,7 @@ def _between(
     lags = np.where(np.isnan(free), usual, free)
     alone = np.where(np.isnan(alone), lags, alone)
     pauses = np.where(paused, starts - before, np.nan)
-    is_behind = queued(made)[:, None]
+    is_behind = queued_entries(made)[:, None]
     received, behind = (
         _medians(pauses, link, links, replica, its)
         for its in (paused & receives & ~is_behind, paused & receives & is_behind)

@@ -126,14 +126,14 @@ def parts(ops: Operations, seen: Sequence[Look], places: int) -> tuple[Part, ...
         # A backward begins with the last layer: what is behind a part in it is before it here.
         lengths, pauses = [one[::-1] for one in b_shares]
         b_shares = (lengths, [*pauses[1:], pauses[0]])
-        found += _joined(place, (f_shares, f_layers), (b_shares, b_layers[::-1]))
+        found += _join_parts(place, (f_shares, f_layers), (b_shares, b_layers[::-1]))
     return tuple(found)
 
 
 Shares = tuple[list[float], list[float]]  # of a pass: its parts, and what is behind each
 
 
-def _joined(
+def _join_parts(
     place: int, forward: tuple[Shares, list[bool]], backward: tuple[Shares, list[bool]]
 ) -> list[Part]:
     """Layers of both ways, what is before, between and after them."""
@@ -204,13 +204,13 @@ def _parts_in(word: NDArray[np.int32], layer: bytes) -> tuple[list[int], list[bo
     """Where parts begin and which are layers: those of others, or where it has none, as one stage
     alone may run forwards again, what repeats in it."""
     found = _occurrences(word, layer)
-    own = None if any(found[1]) else repeated(word)
+    own = None if any(found[1]) else repetition(word)
     return found if own is None else _occurrences(word, word[own[0] : own[0] + own[1]].tobytes())
 
 
 def _layer(words: Mapping[int, NDArray[np.int32]]) -> bytes:
     """The types of kernels of a layer."""
-    told = [(one, repeated(one)) for one in words.values()]
+    told = [(one, repetition(one)) for one in words.values()]
     cut = [(one, at) for one, at in told if at is not None]
     if not cut:
         return min(words.values(), key=len).tobytes()
@@ -219,7 +219,7 @@ def _layer(words: Mapping[int, NDArray[np.int32]]) -> bytes:
     return word[first : first + length].tobytes()
 
 
-def repeated(word: NDArray[np.int32]) -> tuple[int, int, int] | None:
+def repetition(word: NDArray[np.int32]) -> tuple[int, int, int] | None:
     """The part of a word that repeats: where it begins, its length, and how often; of parts that
     are nearly the longest that of the most repetitions."""
     found: list[tuple[int, int, int, int]] = []

@@ -20,7 +20,7 @@ from ..replay.beside import covering
 from ..replay.operations import UNKNOWN, Operations, read_operations
 from .cuts import cut
 from .directions import operators, with_directions
-from .recognition import Named, name_schedule, word
+from .recognition import NamedSchedule, name_schedule, word
 
 TRANSFERS = ("send", "receive", "recv", "batchsendrecv")
 _LAUNCHED = 0.95  # of a rank's kernels and transfers, from which on the program's order is known
@@ -39,7 +39,7 @@ class Pipeline:
     run: str
     capture: str
     passes: pl.DataFrame
-    named: Named
+    named: NamedSchedule
     stages: int
     seen: tuple[int, ...]
     basis: str
@@ -218,7 +218,7 @@ def _pieces(kernels: pl.DataFrame) -> pl.DataFrame:
 
 def _with_numbers(
     pieces: pl.DataFrame, lanes: pl.DataFrame, stages: int, *, is_sure: bool
-) -> tuple[pl.DataFrame, Named]:
+) -> tuple[pl.DataFrame, NamedSchedule]:
     """Pieces with kind, chunk, micro_batch, confidence, rank, step and stage; and the schedule."""
     has_weights = pl.col("direction").eq("W").any().over("lane")
     kind = (
@@ -285,7 +285,7 @@ def _with_pairs(found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _numbers(
-    letters: str, stage: int | None, named: Named, kinds: list[str]
+    letters: str, stage: int | None, named: NamedSchedule, kinds: list[str]
 ) -> list[tuple[int | None, int | None, bool]]:
     """Of a lane's passes: chunk, micro-batch, and whether they are as in the schedule's order."""
     if named.order is not None and stage is not None and stage < len(named.order.orders):
@@ -302,7 +302,7 @@ def _numbers(
     return told
 
 
-def _times(ops: Operations, found: pl.DataFrame, named: Named) -> pl.DataFrame:
+def _times(ops: Operations, found: pl.DataFrame, named: NamedSchedule) -> pl.DataFrame:
     """With times on the clock, what was busy in them, and how sure a pass is."""
     steps = len(ops.steps) + 1
     rank = (found["lane"].to_numpy() // steps).astype(np.int32)

@@ -52,7 +52,7 @@ def place_layers(
     return np.diff(bounds).tolist()
 
 
-def settled(
+def settle_cuts(
     cuts: Sequence[tuple[int, ...]],
     length_ns: Callable[[tuple[int, ...]], float],
     most: int,

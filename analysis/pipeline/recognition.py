@@ -26,7 +26,7 @@ _PREFERRED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedSchedule:
     """A schedule as it was recognised.
 
     name: `none` where no order is near, or there is no pipeline. distance: share of passes that
@@ -48,7 +48,7 @@ def word(passes: Sequence[tuple[str, bool]]) -> str:
     return "".join(_LETTERS[kind].lower() if beside else _LETTERS[kind] for kind, beside in passes)
 
 
-def name_schedule(words: Mapping[int, str], stages: int, *, is_sure: bool) -> Named:
+def name_schedule(words: Mapping[int, str], stages: int, *, is_sure: bool) -> NamedSchedule:
     """The nearest order to the words of the stages that were seen, of so many stages in all.
 
     is_sure: directions are told by operators or marks.
@@ -57,7 +57,7 @@ def name_schedule(words: Mapping[int, str], stages: int, *, is_sure: bool) -> Na
     if stages == 1 or not words or len(counts) != 1:
         alone = (min(counts) if len(counts) == 1 else 0) or None
         sure = "high" if stages == 1 and is_sure and alone else "low"
-        return Named(NONE, None, sure, (), alone, None, None)
+        return NamedSchedule(NONE, None, sure, (), alone, None, None)
     passes = counts.pop()
     found = []
     for name, m, v in _candidates(passes, stages):
@@ -67,13 +67,13 @@ def name_schedule(words: Mapping[int, str], stages: int, *, is_sure: bool) -> Na
             found.append((sum(apart) / len(apart), _PREFERRED.index(name), v, name, m))
     found.sort()
     if not found or found[0][0] > _FAR:
-        return Named(NONE, found[0][0] if found else None, "low", (), None, None, None)
+        return NamedSchedule(NONE, found[0][0] if found else None, "low", (), None, None, None)
     distance, _, v, name, m = found[0]
     also = tuple(dict.fromkeys(one[3] for one in found[1:] if one[0] <= distance + _APART))
     sure = "low" if also else "high" if distance <= _NEAR and is_sure else "medium"
     if sure == "high" and len(words) < stages:
         sure = "medium"
-    return Named(name, distance, sure, also, m, v, schedule(name, stages, m, v))
+    return NamedSchedule(name, distance, sure, also, m, v, schedule(name, stages, m, v))
 
 
 def _candidates(passes: int, stages: int) -> list[tuple[str, int, int]]:

@@ -90,7 +90,7 @@ def schedule(name: str, p: int, m: int, v: int | None = None) -> Schedule:
         )  # fmt: skip
     refuse_sizes(asked, p, m, chunks)
     words, routes, share = made(p, m, chunks)
-    return Schedule(asked, tuple(_numbered(one, m) for one in words), routes, share)
+    return Schedule(asked, tuple(_number_words(one, m) for one in words), routes, share)
 
 
 def refuse_sizes(name: str, p: int, m: int, v: int) -> None:
@@ -140,7 +140,7 @@ def _beside(forward: int, backward: int) -> Word:
     return (("F", forward), ("BW", backward))
 
 
-def _numbered(words: Iterable[Word], m: int) -> tuple[tuple[Pass, ...], ...]:
+def _number_words(words: Iterable[Word], m: int) -> tuple[tuple[Pass, ...], ...]:
     """Words with the micro-batch that each is of: in turns, those beyond the last left out."""
     counts: dict[tuple[str, int], int] = {}
     waiting: list[Pass] = []
@@ -186,7 +186,7 @@ def _one_forward_one_backward(p: int, m: int, _: int) -> Made:
     return words, (_line(p),), Fraction(1)
 
 
-def _interleaved(p: int, m: int, v: int) -> Made:
+def _interleave(p: int, m: int, v: int) -> Made:
     """1F1B over v chunks of each device: p micro-batches pass one chunk, then the next one."""
     forward, backward = _turns(p, m, v)
     words = []
@@ -208,7 +208,7 @@ def _rings(p: int, v: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     return (tuple((device, chunk) for chunk in range(v) for device in range(p)),)
 
 
-def _overlapped(p: int, m: int, v: int) -> Made:
+def _overlap(p: int, m: int, v: int) -> Made:
     """Interleaved with one more forward ahead, so that the forward of one micro-batch runs beside
     the backward of another (MindSpeed's moe-fb-overlap); one chunk needs twice 1F1B's forwards."""
     forward, backward = _turns(p, m, v)
@@ -302,13 +302,13 @@ def _dualpipe_v(p: int, m: int, _: int) -> Made:
 SCHEDULES: dict[str, tuple[int, Callable[[int, int, int], Made]]] = {
     "gpipe": (1, _gpipe),
     "1f1b": (1, _one_forward_one_backward),
-    "interleaved": (2, _interleaved),
+    "interleaved": (2, _interleave),
     "zb-h1": (1, _zero_bubble),
     "zb-h2": (1, lambda p, m, _: _zero_bubble(p, m, 2)),
     "zb-v": (2, _zb_v),
     "dualpipe": (2, _dualpipe),
     "dualpipev": (2, _dualpipe_v),
-    "fb-overlap": (1, _overlapped),
+    "fb-overlap": (1, _overlap),
 }
 _ALIASES = {"vpp": "interleaved"}
 ANY_CHUNKS = ("interleaved", "fb-overlap")

@@ -19,13 +19,13 @@ from ..replay.operations import replicas
 from ..views import frame
 from . import model_parts
 from .execution import Times
-from .measurement import Measured, measured
-from .orders.gradients import reduced
+from .measurement import MeasuredPasses, measure_passes
+from .orders.gradients import reduced_shares
 from .orders.order_file import read_order
-from .orders.other_orders import Facts, Tried, held, needed_overlap, run
+from .orders.other_orders import ExecutedOrder, Facts, held_micro_batches, needed_overlap, run
 from .orders.pairs import pair_ratios
 from .passes import Pipeline
-from .placement import layer_costs, layer_times, place_layers, settled
+from .placement import layer_costs, layer_times, place_layers, settle_cuts
 from .schedules import Schedule, schedule
 from .slowness import slow_shares
 
@@ -48,7 +48,7 @@ _LEVELS = """
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OrderRequest:
     """An order to try: how it was asked for, the order, and how many layers its places get (None:
     as measured, else as even as can be)."""
 
@@ -69,16 +69,18 @@ class Ready:
     """
 
     pipeline: Pipeline
-    measured: Measured
+    measured: MeasuredPasses
     facts: Facts
-    factual: Tried
+    factual: ExecutedOrder
     again_ns: Times
     spans_ns: Times
     step_ns: float
     end_bytes: tuple[float, ...]
 
 
-def parse_tries(words: str, measured: Measured, micro_batches: int | None) -> list[Asked]:
+def parse_tries(
+    words: str, measured: MeasuredPasses, micro_batches: int | None
+) -> list[OrderRequest]:
     """`vpp:2,zb-h1`: names of schedules, with chunks after a colon. Raises UsageError."""
     asked = [word.strip() for word in words.split(",") if word.strip()]
     if not asked or len(asked) > _MOST_TRIES:
@@ -100,7 +102,7 @@ def parse_tries(words: str, measured: Measured, micro_batches: int | None) -> li
             )
         m = micro_batches or measured.micro_batches
         order = schedule(name, measured.devices, m, int(chunks) if chunks else None)
-        found.append(Asked(word, order))
+        found.append(OrderRequest(word, order))
     return found
 
 
@@ -141,7 +143,7 @@ def ready_in(
     passes = passes.filter(~pl.col("step").is_in(warm_up)) if warm_up else passes
     hosts = dict(con.execute(_HOSTS, chosen).fetchall())
     together = dict(zip(pipeline.ops.ranks, replicas(pipeline.ops).tolist(), strict=True))
-    found = measured(passes, order, hosts, together)
+    found = measure_passes(passes, order, hosts, together)
     spans_ns = found.by_step(found.ends_ns.max(axis=0) - found.starts_ns.min(axis=0))
     lengths = {step: step_ns for step, step_ns, _ in steps}
     known = [lengths.get(step) for step in dict.fromkeys(found.steps)]
@@ -160,7 +162,7 @@ def ready_in(
         weights,
         ratio,
         least,
-        reduced=reduced(pipeline.ops, passes, found.steps, found.ranks),
+        reduced=reduced_shares(pipeline.ops, passes, found.steps, found.ranks),
         slow_share=slow[0],
         slow_least=slow[1],
     )
@@ -173,7 +175,7 @@ def ready_in(
 
 
 def _memory(
-    found: Measured, levels: Sequence[tuple[int, float, float]], factual: Tried
+    found: MeasuredPasses, levels: Sequence[tuple[int, float, float]], factual: ExecutedOrder
 ) -> tuple[tuple[float, ...] | None, tuple[float, ...]]:
     """Bytes of a micro-batch by place, and by stage at the end of a step."""
     by_rank = {rank: (end, kept) for rank, end, kept in levels}
@@ -182,7 +184,7 @@ def _memory(
     if not all(its):
         return None, ()
     order = factual.made.schedule
-    counts, _ = held(found, Facts(), factual)
+    counts, _ = held_micro_batches(found, Facts(), factual)
     chunks = [count / float(order.share) for count in counts]
     kept = [float(np.median([one[1] for one in own])) / max(most, 1.0)
             for own, most in zip(its, chunks, strict=True)]  # fmt: skip
@@ -192,7 +194,7 @@ def _memory(
     return tuple(kept[device] for device, _ in order.routes[0]), ends
 
 
-def placed_layers(job: Ready, limit_bytes: float | None) -> Asked:
+def placed_layers(job: Ready, limit_bytes: float | None) -> OrderRequest:
     """The recognised order with layers placed so that its executed step is as short as can be, near
     to the cut of the shortest longest place or to what ran.
 
@@ -217,7 +219,7 @@ def placed_layers(job: Ready, limit_bytes: float | None) -> Asked:
             )
         if found.places != found.devices:
             raise CannotAnswer(Message("a memory limit is heeded where each device has one chunk"))
-        counts, _ = held(found, facts, job.factual)
+        counts, _ = held_micro_batches(found, facts, job.factual)
         needed = [[stays + count * keeps for stays, keeps in bytes_] for count in counts]
         limits = [limit_bytes] * found.places
     layers = place_layers(times, found.places, needed, limits)
@@ -235,7 +237,7 @@ def placed_layers(job: Ready, limit_bytes: float | None) -> Asked:
 
     each = Counter(one.place for one in facts.parts if one.is_layer)
     cuts = [tuple(layers), tuple(each[at] for at in range(found.places))]
-    return Asked(PLACED, order, settled(cuts, length_ns, _MOST_CUTS, needed, limits))
+    return OrderRequest(PLACED, order, settle_cuts(cuts, length_ns, _MOST_CUTS, needed, limits))
 
 
 def asked_tries(
@@ -246,17 +248,17 @@ def asked_tries(
     *,
     places_layers: bool = False,
     limit_bytes: float | None = None,
-) -> list[Asked]:
+) -> list[OrderRequest]:
     """What is to be tried; the recognised schedule where only its micro-batches change. Raises
     UsageError and CannotAnswer."""
     found = parse_tries(words, job.measured, micro_batches) if words is not None else []
-    found += [Asked(path.name, read_order(path)) for path in files]
+    found += [OrderRequest(path.name, read_order(path)) for path in files]
     if places_layers:
         found.append(placed_layers(job, limit_bytes))
     if not found and micro_batches is not None:
         named = job.pipeline.named
         order = schedule(named.name, job.measured.devices, micro_batches, named.chunks)
-        found.append(Asked(named.name, order))
+        found.append(OrderRequest(named.name, order))
     return found
 
 
@@ -274,7 +276,7 @@ def those_that_go(
     for word in asked:
         try:
             for one in parse_tries(word, job.measured, micro_batches):
-                tried(job, one)
+                try_order(job, one)
         except (UsageError, CannotAnswer) as error:
             refused.append(error)
             why = error.args[0] if error.args else str(error)
@@ -333,15 +335,15 @@ def those_that_go(
 #                                   hidden to be as fast as what ran; NULL: none are, or never
 #   layers               bigint[]  layers of each place; NULL: as measured, or as even as can be
 #   devices              struct[]  device, bubble_ns, bubble_ratio, live_activations, kept_bytes
-def pipeline_tries(job: Ready, asked: Sequence[Asked]) -> pl.DataFrame:
+def pipeline_tries(job: Ready, asked: Sequence[OrderRequest]) -> pl.DataFrame:
     """Rows of the metric. Raises CannotAnswer and UsageError."""
     ran = job.measured.made.schedule
-    rows = [_row(job, Asked(MEASURED, ran), job.factual)]
-    rows += [_row(job, one, tried(job, one)) for one in asked]
+    rows = [_row(job, OrderRequest(MEASURED, ran), job.factual)]
+    rows += [_row(job, one, try_order(job, one)) for one in asked]
     return pl.DataFrame(rows, schema=_SCHEMA)
 
 
-def tried(job: Ready, asked: Asked) -> Tried:
+def try_order(job: Ready, asked: OrderRequest) -> ExecutedOrder:
     """One order executed. Raises CannotAnswer and UsageError."""
     return run(job.measured, job.facts, asked.order, asked.layers)
 
@@ -360,7 +362,7 @@ _SCHEMA: dict[str, type[pl.DataType] | pl.DataType] = {
 }  # fmt: skip
 
 
-def _row(job: Ready, asked: Asked, done: Tried) -> dict[str, object]:
+def _row(job: Ready, asked: OrderRequest, done: ExecutedOrder) -> dict[str, object]:
     found = job.measured
     factual, again, lengths, low, high = (
         found.by_step(one)
@@ -387,7 +389,7 @@ def _row(job: Ready, asked: Asked, done: Tried) -> dict[str, object]:
             margin += 2 * float(change.std(ddof=1)) / len(change) ** 0.5
     ends = [predicted + float((end - lengths).mean()) + margin * way
             for end, way in ((low, -1), (high, 1))]  # fmt: skip
-    counts, kept = held(found, job.facts, done)
+    counts, kept = held_micro_batches(found, job.facts, done)
     length_ns = float(done.lengths_ns.mean())
     bubbles = done.bubbles_ns()
     devices = [

@@ -11,7 +11,7 @@ from npuscope.messages import Message
 
 from ..wording import ms, percent
 from .orders.gradients import makes_weights_apart
-from .tries import Asked, Ready
+from .tries import OrderRequest, Ready
 
 
 def work_note(ran: int, asked: int, step_ns: float, predicted_ns: float) -> str:
@@ -38,7 +38,7 @@ def work_notes(rows: pl.DataFrame) -> list[str]:
     ]  # fmt: skip
 
 
-def tries_notes(job: Ready, asked: Sequence[Asked] = ()) -> list[str]:
+def tries_notes(job: Ready, asked: Sequence[OrderRequest] = ()) -> list[str]:
     """What to know beside the rows."""
     notes: list[str] = [
         Message(

@@ -6,7 +6,7 @@ import duckdb
 import msgspec
 import polars as pl
 
-from npuscope.messages import Message, Stored, joined, restored
+from npuscope.messages import Message, Stored, join, restore_text
 
 from ..communication.communication import comm
 from ..means import without_warm_up
@@ -33,12 +33,12 @@ def clock_notes(found: pl.DataFrame) -> list[str]:
     for row in found.to_dicts():
         place = (row["run"], row["capture"]) if several else None
         for kept in msgspec.json.decode(row["remarks"], type=list[Stored]):
-            hosts, ranks = concerned.setdefault((place, restored(kept)), ([], []))
+            hosts, ranks = concerned.setdefault((place, restore_text(kept)), ([], []))
             hosts += [row["host"]] if row["host"] else []
             ranks += [] if row["host"] else row["ranks"]
     told: list[str] = []
     for (place, remark), (hosts, ranks) in concerned.items():
-        note = Message("{place}: {note}", place=_named(hosts, ranks), note=remark)
+        note = Message("{place}: {note}", place=_names_of(hosts, ranks), note=remark)
         if place:
             run, capture = place
             note = Message("{run}, {capture}: {note}", run=run, capture=capture, note=note)
@@ -96,7 +96,7 @@ def slow_pairs(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
     return select(con, "slow_pairs", scope, order, of=JOB)
 
 
-def _named(hosts: list[str], ranks: list[int]) -> str:
+def _names_of(hosts: list[str], ranks: list[int]) -> str:
     listed = list(dict.fromkeys(hosts))
     more = [Message("{count} more hosts", count=len(listed) - 4)] if len(listed) > 4 else []
-    return joined([*listed[:4], *more, *([ranks_named(ranks)] if ranks else [])])
+    return join([*listed[:4], *more, *([ranks_named(ranks)] if ranks else [])])

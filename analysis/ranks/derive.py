@@ -15,7 +15,7 @@ from pathlib import Path
 
 import duckdb
 
-from npuscope.collector.store import derived
+from npuscope.collector.store import derived_tier
 from npuscope.collector.store.manifest import capture_manifests, rank_folder
 
 from .. import rules
@@ -81,7 +81,7 @@ def derive(con: duckdb.DuckDBPyConnection) -> Iterator[Table]:
     con.execute("drop table _matched")
     yield Table("arrivals", "from _arrivals order by instance, rank")
     yield Table("comm_waits", sql_text("comm_waits.sql"))
-    for result in stragglers.derived(con, arrivals="_arrivals"):
+    for result in stragglers.results_of(con, arrivals="_arrivals"):
         yield Table(result.name, result.query)
     yield Table("step_parts", part_sql("step_parts.sql"))
     con.execute("drop table _arrivals")
@@ -99,7 +99,7 @@ def _resolved_comm_sql() -> str:
 
 
 def compare_capture(
-    store: Path, run: str, capture: str, memory_bytes: int = derived.MEMORY_BYTES
+    store: Path, run: str, capture: str, memory_bytes: int = derived_tier.MEMORY_BYTES
 ) -> None:
     """Bring the `derived` tier of a capture up to date; nothing where it is, or where the capture
     is gone.
@@ -109,6 +109,6 @@ def compare_capture(
     members = capture_manifests(rank_folder(store, run, capture, 0).parent)
     if members:
         versions = {one.name: one.version for one in summaries()}
-        derived.bring_up_to_date(
+        derived_tier.bring_up_to_date(
             store, members, version(), derive, summaries=versions, memory_bytes=memory_bytes
         )

@@ -15,7 +15,7 @@ import duckdb
 
 from npuscope.collector import schema
 from npuscope.collector.literals import file_literal, sql_literal
-from npuscope.collector.store import derived, store
+from npuscope.collector.store import derived_tier, store
 from npuscope.collector.store.manifest import Manifest, is_store
 
 from ..catalog import metric
@@ -37,7 +37,7 @@ def open_across(
     path: Path | None,
     con: duckdb.DuckDBPyConnection,
     *,
-    memory_bytes: int = derived.MEMORY_BYTES,
+    memory_bytes: int = derived_tier.MEMORY_BYTES,
 ) -> None:
     """Make the views `capture_groups`, `clocks`, `arrivals` and `comm_waits` on `con`, and
     `comm_summary` anew where all ranks together know kinds that a rank does not.
@@ -48,7 +48,7 @@ def open_across(
     captures = con.execute("select distinct run, capture from ranks order by all").fetchall()
     kept: dict[Key, dict[str, str]] = {}
     if path is not None and is_store(path):
-        kept = _kept(path, store.opened_over(con, path), captures, memory_bytes)
+        kept = _derived_files(path, store.opened_over(con, path), captures, memory_bytes)
     selects: dict[str, list[str]] = defaultdict(list)
     for paths in kept.values():
         for name, file in paths.items():
@@ -57,24 +57,24 @@ def open_across(
                 selects[name].append(f"select * from {source}")
     for number, key in enumerate(captures):
         if key not in kept:
-            for name, table in _computed(con, key, number):
+            for name, table in _compute(con, key, number):
                 selects[name].append(f"select * from {table}")
     _create_views(con, selects)
     forget(con, views=_VIEWS)
 
 
-def _kept(
+def _derived_files(
     path: Path, found: Iterable[Manifest], captures: Collection[Key], memory_bytes: int
 ) -> dict[Key, dict[str, str]]:
     """Files of each capture by table, computed where they are stale; none of a capture that cannot
     be kept."""
-    members = derived.by_capture(found)
+    members = derived_tier.by_capture(found)
     kept: dict[Key, dict[str, str]] = {}
     for key in captures:
         # The store cannot be written, is full, or lost a file that our reader still has open.
         with contextlib.suppress(OSError, duckdb.IOException):
             if key in members:
-                kept[key] = derived.bring_up_to_date(
+                kept[key] = derived_tier.bring_up_to_date(
                     path,
                     members[key],
                     version(),
@@ -85,7 +85,7 @@ def _kept(
     return kept
 
 
-def _computed(con: duckdb.DuckDBPyConnection, key: Key, number: int) -> Iterator[tuple[str, str]]:
+def _compute(con: duckdb.DuckDBPyConnection, key: Key, number: int) -> Iterator[tuple[str, str]]:
     """Results for one capture of `con` as tables of its database: (name, table)."""
     ((database,),) = con.execute("select current_database()").fetchall()
     chosen = f"run = {sql_literal(key[0])} and capture = {sql_literal(key[1])}"

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from ..scope import Scope
-from .capture_changes import changed
+from .capture_changes import apply_change
 from .capture_what_if import changed_work, crowded_by, whatif_notes, whatif_steps
 from .captures import CaptureJob, Other, capture_job
 from .changes import parse_change
@@ -51,7 +51,7 @@ def before_after(
     row = (chosen if chosen.height else steps).row(-1, named=True)
     there = row["step"] is not None
     at = job.ops.steps.index(row["step"]) if there else job.usual[0]
-    other = changed(con, job, changes)
+    other = apply_change(con, job, changes)
     lanes = whatif_lanes(job, crowded_by(job, other, job.times(other.waits)), at, ranks)
     length_ns = int(lanes.select((pl.col("start_ns") + pl.col("dur_ns")).max()).item() or 1)
     sides = lanes.partition_by("is_after")

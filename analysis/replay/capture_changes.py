@@ -16,7 +16,7 @@ import numpy as np
 from npuscope.errors import CannotAnswer, UsageError
 from npuscope.messages import Message
 
-from .captures import CaptureJob, Other, scaled
+from .captures import CaptureJob, Other, scale
 from .changes import Change
 from .operations import Operations, programs
 from .points import Indices, Integers
@@ -37,7 +37,9 @@ _WHOLE = ("fuse", "hide", "hierarchical")  # take no value
 _RARE, _RARE_NS = 1.0, 20_000  # beyond the usual pause of a place
 
 
-def changed(con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[Change]) -> Other:
+def apply_change(
+    con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[Change]
+) -> Other:
     """Raises UsageError where a change is of nothing here, CannotAnswer where the capture does not
     tell."""
     own = Other(job.waits, job.waits.transfer, np.ones(len(job.ops.rank)))
@@ -130,7 +132,7 @@ def _host(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
         mask = of_rank[ops.rank[launched]]
     pauses = own.waits.pauses()
     rare = np.where(factor, _hiccups(job, pauses), 0)
-    return replace(own, waits=own.waits.with_pauses(scaled(pauses - rare, mask, factor) + rare))
+    return replace(own, waits=own.waits.with_pauses(scale(pauses - rare, mask, factor) + rare))
 
 
 def _between_steps(

@@ -14,7 +14,7 @@ from npuscope.messages import Message
 
 from ..pipeline.tries_notes import work_note
 from ..wording import ms, numbers, percent
-from .capture_changes import changed
+from .capture_changes import apply_change
 from .captures import CaptureJob, Other, Ratios, replay, replay_notes
 from .changes import Change, parse_change
 from .critical_path import time_by_part
@@ -66,7 +66,7 @@ def whatif_steps(
     con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[Change]
 ) -> pl.DataFrame:
     """Rows of the metric. Raises UsageError and CannotAnswer."""
-    times, other = _steps(job, changed(con, job, changes))
+    times, other = _steps(job, apply_change(con, job, changes))
     is_short = len(job.ops.rank) <= _MOST_FOR_PATHS
     before, after = (
         time_by_part(job, made) if is_short else None for made in (job.waits, other.waits)
@@ -74,8 +74,8 @@ def whatif_steps(
     if after is not None and other.added_ns:
         after = [{**one, (other.added_as, None): other.added_ns} for one in after]
     every = range(len(job.ops.steps))
-    saved = [_saved(before, after, [at]) for at in every]
-    saved.append(_saved(before, after, job.usual))
+    saved = [_mean_savings(before, after, [at]) for at in every]
+    saved.append(_mean_savings(before, after, job.usual))
     listed = pl.List(pl.Struct({"part": pl.String, "kind": pl.String, "saved_ns": pl.Int64}))
     alone: list[list[dict[str, str | float | None]] | None] = [None] * (len(every) + 1)
     if [one.target for one in changes] == ["ideal"]:
@@ -190,7 +190,7 @@ def crowded_by(job: CaptureJob, other: Other, times: Timetable) -> Other:
     return other if made is other.waits else replace(other, waits=made)
 
 
-def _saved(
+def _mean_savings(
     before: Sequence[Mapping[Part, int]] | None,
     after: Sequence[Mapping[Part, int]] | None,
     steps: Sequence[int],
@@ -288,7 +288,7 @@ def changed_work(
     """That the step of a row of `whatif_steps` holds other work with the changes, where it does."""
     if not any(one.target == "micro_batches" for one in changes):
         return []
-    counts = changed(con, job, changes).micro_batches
+    counts = apply_change(con, job, changes).micro_batches
     if counts is None:
         return []
     return [work_note(*counts, row["measured_step_ns"], row["predicted_step_ns"])]
@@ -319,11 +319,11 @@ def gain_of(
     """Of the mean step, or of one: what the changes gain beyond those beside them, which are made
     in both. `is_estimated`: factors come from the capture, so what they leave may be less. Raises
     CannotAnswer and UsageError."""
-    row = _predicted(con, job, [*beside, *words], step, is_estimated)
+    row = _predict(con, job, [*beside, *words], step, is_estimated)
     replayed, measured = row["replayed_step_ns"], row["measured_step_ns"]
     others = 0
     if beside:
-        others = replayed - _predicted(con, job, beside, step)["predicted_step_ns"]
+        others = replayed - _predict(con, job, beside, step)["predicted_step_ns"]
     return Gain(
         replayed - row["predicted_step_ns"] - others,
         measured - row["predicted_high_ns"] - others,
@@ -331,11 +331,11 @@ def gain_of(
     )  # fmt: skip
 
 
-def _predicted(
+def _predict(
     con: duckdb.DuckDBPyConnection, job: CaptureJob, words: Sequence[str], step: int | None,
     is_estimated: bool = False,
 ) -> dict[str, int]:  # fmt: skip
-    other = changed(con, job, [parse_change(word) for word in words])
+    other = apply_change(con, job, [parse_change(word) for word in words])
     times = predicted_steps(job, replace(other, is_told=other.is_told and not is_estimated))
     row = times.row(-1, named=True)
     for own in times.filter(pl.col("step").eq_missing(pl.lit(step, pl.Int64))).to_dicts():

@@ -104,12 +104,12 @@ class Other:
         """The same with some durations multiplied; `outside`: which, where exogenous ones change
         as others do. Raises UsageError where a step would last for years."""
         return self.lasting(
-            scaled(self.waits.transfer, mask, factor),
-            scaled(self.outside, mask if outside is None else outside, factor),
+            scale(self.waits.transfer, mask, factor),
+            scale(self.outside, mask if outside is None else outside, factor),
         )
 
 
-def scaled(values: Integers, mask: Flags, factor: float) -> Integers:
+def scale(values: Integers, mask: Flags, factor: float) -> Integers:
     """Values with some multiplied. Raises UsageError where they become years."""
     if float(np.abs(values[mask]).sum()) * factor > _LONGEST_NS:
         raise UsageError(

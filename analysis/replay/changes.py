@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from npuscope.errors import UsageError
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 _ALONE = ("host", "micro_batches", "between_steps", "schedule")  # take a value without a name
 # A kernel's type may hold an @ of its own, and shapes no letter.
@@ -43,7 +43,7 @@ class Change:
                 Message(
                     "{change}: the value is {values}",
                     # Words to write are the same in every language.
-                    change=self.word, values=joined((told, *(f"`{one}`" for one in words))),
+                    change=self.word, values=join((told, *(f"`{one}`" for one in words))),
                 )
             )  # fmt: skip
         return factor

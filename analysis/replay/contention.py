@@ -66,7 +66,7 @@ def _by_rank(ops: Operations) -> Iterator[slice]:
         begin = end
 
 
-def _compared(ops: Operations, part: slice, beside: Integers, share: Ratios) -> pl.DataFrame:
+def _compare_kernels(ops: Operations, part: slice, beside: Integers, share: Ratios) -> pl.DataFrame:
     """Kernels of some ranks beside transfers, with what the same ones take alone."""
     kernels = np.flatnonzero((ops.instance[part] < 0) & (ops.role[part] == 0) & (ops.dur[part] > 0))
     rows = ops.names[part][kernels].select("name", "core", "shapes").with_columns(
@@ -95,7 +95,7 @@ def contention(ops: Operations, transfer: Integers, replayed: Timetable) -> Cont
     for part in _by_rank(ops):
         least = np.maximum(ops.dur[part], 1)
         beside = moving.within(ops.rank[part], *times(part))
-        found.append(_compared(ops, part, beside, beside / least))
+        found.append(_compare_kernels(ops, part, beside, beside / least))
         share[part] = moved.within(ops.rank[part], *replayed(part)) / least
     told = pl.concat(found)
     whole = int(told["beside_ns"].sum() or 0)

@@ -50,7 +50,7 @@ _Key = tuple[int, str, str | None, str | None]  # position of the rank, part, ki
 #   share_ratio double   of the step
 def critical_path(job: CaptureJob) -> pl.DataFrame:
     """Rows of the metric, the longest of each step first."""
-    return _rows(job, paths(*_measured(job))).drop("behind_ns")
+    return _rows(job, paths(*_measured_points(job))).drop("behind_ns")
 
 
 def gap_notes(job: CaptureJob) -> list[str]:
@@ -61,7 +61,7 @@ def gap_notes(job: CaptureJob) -> list[str]:
     of_rank: dict[int, Indices] = {}
     beside: dict[str, int] = defaultdict(int)
     all_ns = 0
-    for path in paths(*_measured(job)):
+    for path in paths(*_measured_points(job)):
         for (rank, part, _, _), start, ns in path.pieces if path else ():
             if part != "gap" or ns < _LONG_GAP_NS:
                 continue
@@ -121,7 +121,7 @@ def critical_path_pieces(job: CaptureJob) -> pl.DataFrame:
     """Rows of the metric."""
     rows = [
         (step, job.ops.ranks[rank], part, kind, of, start + job.ops.zero_ns, ns)
-        for step, path in zip(job.ops.steps, paths(*_measured(job)), strict=True)
+        for step, path in zip(job.ops.steps, paths(*_measured_points(job)), strict=True)
         if path is not None
         for (rank, part, kind, of), start, ns in path.pieces
     ]
@@ -158,10 +158,10 @@ def critical_path_pieces(job: CaptureJob) -> pl.DataFrame:
 #   behind_ns   bigint   by how much the whole path is shorter than the critical one
 def runner_up_path(job: CaptureJob) -> pl.DataFrame:
     """Rows of the metric, the longest of each step first; none of steps with one way only."""
-    return _rows(job, paths(*_measured(job), is_second=True))
+    return _rows(job, paths(*_measured_points(job), is_second=True))
 
 
-def _measured(job: CaptureJob) -> tuple[CaptureJob, Waits, Integers, Integers]:
+def _measured_points(job: CaptureJob) -> tuple[CaptureJob, Waits, Integers, Integers]:
     """When points were, and operations ended."""
     made, ops = job.waits, job.ops
     met = np.full(made.meetings, np.iinfo(np.int64).min)

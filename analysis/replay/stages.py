@@ -9,7 +9,7 @@ import numpy as np
 from npuscope.errors import CannotAnswer
 
 from ..ranks.stages import rank_stages
-from .captures import CaptureJob, scaled
+from .captures import CaptureJob, scale
 from .changes import Change
 from .points import Integers
 
@@ -31,7 +31,7 @@ def of_stages(
     kernels = ops.is_kernel & (ops.step >= 0)
     chosen = np.append(kernels & np.isin(at, wanted), False)
     if not isinstance(value, str):
-        return scaled(durations, chosen, value)
+        return scale(durations, chosen, value)
     spent = np.zeros((len(ops.ranks), len(ops.steps)))
     np.add.at(spent, (ops.rank[kernels], ops.step[kernels]), durations[:-1][kernels])
     computing = {}

@@ -26,7 +26,7 @@ from .waiting.edges import (
     mean_by,
     touching,
 )
-from .waiting.events import awaited, right_behind
+from .waiting.events import event_waits, right_behind
 from .waiting.launches import follow_launches
 
 _QUEUED_NS = 100_000  # what was launched so long before waited for the device alone
@@ -134,10 +134,10 @@ def waits(ops: Operations) -> Waits:
     transfer = np.append(transfer, 0)  # of nothing
     recorded = np.concatenate([ops.start, met, np.array(segments, np.int64)])
     launched = np.zeros(0, np.int32) if order is None else order.astype(np.int32)
-    return _made(edges, recorded, transfer, host, launched, segment, count, meetings)
+    return _make_waits(edges, recorded, transfer, host, launched, segment, count, meetings)
 
 
-def _made(
+def _make_waits(
     edges: Edges, measured: Integers, transfer: Integers, host: Integers, launched: Indices,
     segment: Indices, count: int, meetings: int,
 ) -> Waits:  # fmt: skip
@@ -217,7 +217,7 @@ def _turnaround(ops: Operations, end: Integers, before: Integers, after: Integer
 
 def _follow_events(ops: Operations, end: Integers, wait: Wait) -> Integers:
     """Returns waits of which a record tells what they waited for."""
-    after, before = awaited(ops, end)
+    after, before = event_waits(ops, end)
     gap = ops.start[after] - end[before]
     near = gap <= NEAR_NS
     lag = mean_by(ops.rank[after], gap, near, len(ops.ranks))[ops.rank[after]]

@@ -81,7 +81,7 @@ class Alone:
 #   contributions        struct[] kind, name, slowdown: S_x, if only x took its own time
 def what_if(job: PhaseJob, changes: Sequence[Change] = ()) -> pl.DataFrame:
     """The row of the metric. Raises UsageError where a change is of nothing here."""
-    changed = _changed(job, changes)
+    changed = _apply_changes(job, changes)
     ideal = float(job.graph.lengths(job.ideal_s[:, None, None])[0])
     replayed = _lengths(job, lambda own: own)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -109,8 +109,8 @@ def what_if(job: PhaseJob, changes: Sequence[Change] = ()) -> pl.DataFrame:
         "measured_ns": _ns(mean), "replayed_ns": _ns(mean_replayed), "ideal_ns": _ns(ideal),
         "predicted_ns": None if predicted is None else _ns(float(predicted.mean())),
         "slowdown": _ratio(mean_replayed, ideal), "launch_slowdown": launch_slowdown,
-        "last_stage_share": _saved(job, last_stage, replayed, ideal),
-        "worst_workers_share": _saved(job, _of_workers(job, worst), replayed, ideal),
+        "last_stage_share": _saved_share(job, last_stage, replayed, ideal),
+        "worst_workers_share": _saved_share(job, _of_workers(job, worst), replayed, ideal),
         "worst_workers": worst,
         **{f"{name}_error_{rank}_ratio":
                float(np.quantile(np.abs(errors[name] - 1), share)) if name in errors else None
@@ -223,7 +223,7 @@ def _worst_workers(job: PhaseJob, alone: Iterable[Alone]) -> list[list[int]]:
     return [[peer, stage] for stage, peer in ranked[: math.ceil(len(ranked) * _WORST_SHARE)]]
 
 
-def _saved(job: PhaseJob, mask: Mask, replayed: Times, ideal: float) -> float | None:
+def _saved_share(job: PhaseJob, mask: Mask, replayed: Times, ideal: float) -> float | None:
     """Of what is lost to an ideal step, the share that ideal durations of some save."""
     lost = float(replayed.mean()) - ideal
     without = _lengths_of(job, ~mask)
@@ -237,10 +237,10 @@ def _of_workers(job: PhaseJob, workers: Iterable[Sequence[int]]) -> Mask:
     return found
 
 
-def _changed(job: PhaseJob, changes: Sequence[Change]) -> Changed:
+def _apply_changes(job: PhaseJob, changes: Sequence[Change]) -> Changed:
     """Durations after all changes, numbers on what others left, whichever was written first. Raises
     UsageError."""
-    steps = [(one.word, _chosen(job, one), _value(one)) for one in changes]
+    steps = [(one.word, _mask_of(job, one), _value(one)) for one in changes]
     steps.sort(key=lambda one: (not isinstance(one[2], str), one[0]))
 
     def changed(own: Times) -> Times:
@@ -264,7 +264,7 @@ def _value(change: Change) -> float | str:
     return "ideal"
 
 
-def _chosen(job: PhaseJob, change: Change) -> Mask:
+def _mask_of(job: PhaseJob, change: Change) -> Mask:
     """What a change is of. Raises UsageError."""
     everything = np.ones((1, 1), bool)
     target, name = change.target, change.name

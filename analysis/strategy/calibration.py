@@ -64,7 +64,7 @@ group by all
 """
 
 
-class Measured(NamedTuple):
+class MeasuredConstant(NamedTuple):
     """A constant's measured value, from how many kernels or operations, of which kind."""
 
     value: float
@@ -120,12 +120,14 @@ def calibration(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema).sort(is_kept, maintain_order=True)
 
 
-def calibrated(rows: pl.DataFrame) -> Constants:
+def calibrate(rows: pl.DataFrame) -> Constants:
     """All constants, those that rows of the metric measured in the place of the others."""
     return dict(rows.select("constant", pl.coalesce("value", "usual")).iter_rows())
 
 
-def measured_constants(con: duckdb.DuckDBPyConnection, known: Constants) -> dict[str, Measured]:
+def measured_constants(
+    con: duckdb.DuckDBPyConnection, known: Constants
+) -> dict[str, MeasuredConstant]:
     """Constants that captures measure, by name; `known` are those that their formulas need."""
     counted = counted_kernels(con)
     limits = peaks(con)
@@ -135,20 +137,22 @@ def measured_constants(con: duckdb.DuckDBPyConnection, known: Constants) -> dict
 
 def _matmuls(
     counted: pl.DataFrame, limits: Mapping[Any, Any], known: Constants
-) -> dict[str, Measured]:
+) -> dict[str, MeasuredConstant]:
     dense, grouped = (_products(counted, limits, is_grouped) for is_grouped in (False, True))
-    found: dict[str, Measured] = {}
+    found: dict[str, MeasuredConstant] = {}
     half = known["matmul_half_size"]
     if dense.number >= _LEAST:
         efficiency, half = _matmul_constants(dense, known["matmul_efficiency"], half)
         for name, value in (("matmul_efficiency", efficiency), ("matmul_half_size", half)):
             if value != known[name]:
-                found[name] = Measured(value, dense.number, "matmuls")
+                found[name] = MeasuredConstant(value, dense.number, "matmuls")
     if grouped.number >= _LEAST:
         slowness, loss, weights = _arrays(grouped, half)
         efficiency = 1 / float(np.average(slowness / loss, weights=weights))
         if efficiency <= 1 and np.average(loss, weights=weights) <= _MOST_LOSS:
-            found["expert_efficiency"] = Measured(efficiency, grouped.number, "grouped matmuls")
+            found["expert_efficiency"] = MeasuredConstant(
+                efficiency, grouped.number, "grouped matmuls"
+            )
     return found
 
 
@@ -226,7 +230,7 @@ def _plain(found: Sequence[Tensor | None]) -> list[Tensor]:
 
 def _attention(
     counted: pl.DataFrame, limits: Mapping[Any, Any], known: Constants
-) -> dict[str, Measured]:
+) -> dict[str, MeasuredConstant]:
     """Efficiency of the forward, as the model counts it, and what a backward takes of it: of
     kernels with a mask, others compute no triangle."""
     mine = counted.filter(family="attention").filter(
@@ -255,20 +259,20 @@ def _attention(
         lengths.append(float(row["sequence_length"]))
         weights.append(row["total_ns"])
         count += row["count"]
-    found: dict[str, Measured] = {}
+    found: dict[str, MeasuredConstant] = {}
     if count >= _LEAST:
         efficiency, half = _attention_constants(
             np.array(slowness), np.array(lengths), np.array(weights), known
         )
         for name, value in (("attention_efficiency", efficiency), ("attention_half_length", half)):
             if value != known[name]:
-                found[name] = Measured(value, count, "attention")
+                found[name] = MeasuredConstant(value, count, "attention")
     pairs = [(forward[one], backward[one]) for one in forward.keys() & backward.keys()]
     number = int(sum(times[1] for _, times in pairs))
     if number >= _LEAST:
         before = sum(one[0] / one[1] * other[1] for one, other in pairs)
         ratio = sum(other[0] for _, other in pairs) / before
-        found["attention_backward"] = Measured(ratio, number, "attention's backward")
+        found["attention_backward"] = MeasuredConstant(ratio, number, "attention's backward")
     return found
 
 
@@ -296,7 +300,7 @@ def _heads(output_shapes: str | None) -> int:
     return 0
 
 
-def _memory(con: duckdb.DuckDBPyConnection) -> dict[str, Measured]:
+def _memory(con: duckdb.DuckDBPyConnection) -> dict[str, MeasuredConstant]:
     moved, total_ns, count = 0.0, 0.0, 0
     for row in frame(con, _MOVED).iter_rows(named=True):
         both = [
@@ -311,21 +315,21 @@ def _memory(con: duckdb.DuckDBPyConnection) -> dict[str, Measured]:
             count += row["count"]
     if count < _LEAST:
         return {}
-    return {"memory_bytes_per_s": Measured(moved / total_ns * 1e9, count, "vector kernels")}
+    return {"memory_bytes_per_s": MeasuredConstant(moved / total_ns * 1e9, count, "vector kernels")}
 
 
-def _links(con: duckdb.DuckDBPyConnection) -> dict[str, Measured]:
+def _links(con: duckdb.DuckDBPyConnection) -> dict[str, MeasuredConstant]:
     open_views(con, ["links"])
     names = {"HCCS": "hccs_link_bytes_per_s", "RDMA": "roce_bytes_per_s"}
     return {
-        names[link]: Measured(bytes_per_s, count, "transfers")
+        names[link]: MeasuredConstant(bytes_per_s, count, "transfers")
         for link, bytes_per_s, count in frame(con, _LINKS).iter_rows()
         if count >= _LEAST
     }
 
 
-def _host(con: duckdb.DuckDBPyConnection) -> dict[str, Measured]:
+def _host(con: duckdb.DuckDBPyConnection) -> dict[str, MeasuredConstant]:
     ((gap_ns, count),) = frame(con, _LAUNCHED).rows()
     if count < _LEAST:
         return {}
-    return {"operator_seconds": Measured(gap_ns / 1e9, count, "launches")}
+    return {"operator_seconds": MeasuredConstant(gap_ns / 1e9, count, "launches")}

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..flops.model.architecture import Grouped, ffn_matrices, shared_size
+from ..flops.model.architecture import GroupedQueries, ffn_matrices, shared_size
 from .constants import Constants
 from .job import Job, Number, computing_layers
 from .layers import (
@@ -167,7 +167,7 @@ def _selected_again(job: Job, constants: Constants, mixed: bool) -> Number:
     model, told = job.model, job.recompute
     experts = model.experts if mixed else None
     seconds: Number = 0.0
-    if told.latent_up and not isinstance(model.attention, Grouped):
+    if told.latent_up and not isinstance(model.attention, GroupedQueries):
         ups = attention_matmuls(job)[1::2] if model.attention.q_lora_rank else ()
         seconds = seconds + sum(_matmul(job, constants, one) for one in ups)
     unit = 6.0 * (1.0 if job.software.fused_swiglu else 2.5) * (ffn_matrices(model) - 1.0) / 2
@@ -239,7 +239,7 @@ def _vector_bytes(job: Job, constants: Constants, mixed: bool) -> Number:
     rotated = heads / job.tp + kv_heads(job)
     per_token = 20.0 * h / split * (1.0 if told.fused_norm else 2.0)
     per_token = per_token + 4.0 * rotated * d_qk * (1.0 if told.fused_rope else 4.0)
-    if not isinstance(model.attention, Grouped):
+    if not isinstance(model.attention, GroupedQueries):
         per_token = per_token + 8.0 * heads / job.tp * (d_qk + d_v)
     if told.alibi:
         per_token = per_token + 2.0 * heads / job.tp * job.sequence_length
@@ -417,7 +417,7 @@ def _host(job: Job, constants: Constants, mixed: bool) -> Number:
     if told.is_graph:
         return 0.0
     operators: Number = 150.0
-    if not isinstance(job.model.attention, Grouped):
+    if not isinstance(job.model.attention, GroupedQueries):
         operators = operators + 100.0
     if mixed and job.model.experts is not None:
         operators = operators + 200.0

@@ -16,7 +16,7 @@ from typing import Any
 from npuscope.errors import UsageError
 from npuscope.messages import Message
 
-from ..flops.model.architecture import Grouped, Model
+from ..flops.model.architecture import GroupedQueries, Model
 from ..flops.model.describe import model_of
 from ..flops.model.megatron_arguments import arguments_in
 from ..flops.peaks import CHIPS, PER_CYCLE
@@ -165,7 +165,7 @@ def job_of_strategy(model: Model, machine: Machine, cluster: tuple[int, int], te
                 f"--strategy: {item} is unknown{f': did you mean {near[0]}?' if near else ''}:"
                 f" known are {', '.join(known)}"
             )
-    return replace(_finished(model, machine, cluster, record), expert_skew=skew)
+    return replace(_finish(model, machine, cluster, record), expert_skew=skew)
 
 
 def space_of(text: str, software: Software | None = None) -> Space:
@@ -203,7 +203,7 @@ def space_of(text: str, software: Software | None = None) -> Space:
         ep=sizes.get("ep"), micro_batch=sizes.get("mbs"),
         recompute=recompute,
         software=_software_of(_SEARCH_DEFAULTS | switches) if software is None
-        else _switched(software, switches),
+        else _switch(software, switches),
     )  # fmt: skip
 
 
@@ -215,7 +215,7 @@ def _software_of(switches: Mapping[str, bool]) -> Software:
     return job_of_record(record | {"model": {"moe": record.pop("moe")}}).software
 
 
-def _switched(software: Software, switches: Mapping[str, bool]) -> Software:
+def _switch(software: Software, switches: Mapping[str, bool]) -> Software:
     for key, is_on in switches.items():
         on, off = (_software_of({key: told}) for told in (True, False))
         names = [one.name for one in fields(Software)
@@ -249,7 +249,7 @@ def job_of_script(path: Path, machine: Machine, cluster: tuple[int, int] | None)
         record["parallel"]["vpp"] = max(1, model.layers // (pp * layers))
     elif any(chunks):
         record["parallel"]["vpp"] = max(chunks)
-    return _finished(model, machine, cluster or _cluster_in(text, told), record)
+    return _finish(model, machine, cluster or _cluster_in(text, told), record)
 
 
 def script_notes(path: Path, cluster: tuple[int, int] | None) -> list[str]:
@@ -335,7 +335,7 @@ def _tells_nodes(text: str, told: Mapping[str, object]) -> bool:
     return bool(is_set or _number(told.get("nnodes")) or _number(told.get("world_size")))
 
 
-def _finished(
+def _finish(
     model: Model, machine: Machine, cluster: tuple[int, int], record: dict[str, Any]
 ) -> Job:
     """The job of a record of a strategy, with the model given. Raises UsageError."""
@@ -368,7 +368,7 @@ def _contradictions(model: Model, world: int, record: Mapping[str, Any]) -> list
     heads = model.attention.heads
     if heads % tp:
         wrong.append(f"tp {tp} does not divide {heads} heads")
-    if isinstance(model.attention, Grouped) and max(tp, model.attention.kv_heads) % min(
+    if isinstance(model.attention, GroupedQueries) and max(tp, model.attention.kv_heads) % min(
         tp, model.attention.kv_heads
     ):
         wrong.append(f"tp {tp} and {model.attention.kv_heads} key-value heads do not divide")
@@ -396,7 +396,7 @@ def _contradictions(model: Model, world: int, record: Mapping[str, Any]) -> list
     elif int(batch) % (micro * dp):
         wrong.append(f"gbs {batch} is no multiple of mbs {micro} x dp {dp}")
     else:
-        wrong += _unpriced(record, pp, int(batch) // (micro * dp), vpp)
+        wrong += _unpriced_kinds(record, pp, int(batch) // (micro * dp), vpp)
     if "seq" not in train:
         wrong.append("seq is missing: give the tokens of a sequence as seq=4096")
     elif int(train["seq"]) % (tp * cp * 2 if cp > 1 else tp):
@@ -404,7 +404,7 @@ def _contradictions(model: Model, world: int, record: Mapping[str, Any]) -> list
     return wrong
 
 
-def _unpriced(record: Mapping[str, Any], pp: int, micro_batches: int, vpp: int) -> list[str]:
+def _unpriced_kinds(record: Mapping[str, Any], pp: int, micro_batches: int, vpp: int) -> list[str]:
     """Schedules and kinds of context parallelism that are not predicted, or not with such sizes."""
     cut, wrong = record["parallel"], []
     name = str(cut.get("schedule") or "1f1b").lower()

@@ -106,7 +106,7 @@ def layer_halves(
         times, sizes = [], []
         for one in alike:
             times.append(_times(ops, one, starts, len(cuts)))
-            held = _kept(con, run, capture, one, ops, calls, starts)
+            held = _kept_bytes(con, run, capture, one, ops, calls, starts)
             sizes.append(held.reshape(-1, len(cuts), 2))
         taken.append(np.stack(times))
         kept.append(np.stack(sizes))
@@ -167,7 +167,7 @@ def _times(
     return np.array(found).reshape(-1, halves)
 
 
-def _kept(
+def _kept_bytes(
     con: duckdb.DuckDBPyConnection,
     run: str,
     capture: str,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..flops.model.architecture import Grouped, Model, ffn_matrices, shared_size
+from ..flops.model.architecture import GroupedQueries, Model, ffn_matrices, shared_size
 from .constants import Constants
 from .job import Job, Number
 
@@ -38,14 +38,14 @@ class Weights(NamedTuple):
 def kv_heads(job: Job) -> Number:
     """Heads of keys and values on one rank: at least one."""
     attention = job.model.attention
-    heads = attention.kv_heads if isinstance(attention, Grouped) else attention.heads
+    heads = attention.kv_heads if isinstance(attention, GroupedQueries) else attention.heads
     return np.maximum(heads / job.tp, 1.0)
 
 
 def query_sizes(model: Model) -> tuple[int, int, int]:
     """Heads, and sizes of a head's queries and values."""
     attention = model.attention
-    if isinstance(attention, Grouped):
+    if isinstance(attention, GroupedQueries):
         return attention.heads, attention.head_dim, attention.head_dim
     return (
         attention.heads,
@@ -58,7 +58,7 @@ def attention_matmuls(job: Job) -> list[Matmul]:
     """Projections of one layer's attention."""
     h, t, attention = job.model.hidden_size, job.tokens, job.model.attention
     heads, d_qk, d_v = query_sizes(job.model)
-    if isinstance(attention, Grouped):
+    if isinstance(attention, GroupedQueries):
         columns = heads / job.tp * d_qk + 2 * kv_heads(job) * d_qk
         return [Matmul(t, h, columns), Matmul(t, heads / job.tp * d_v, h)]
     latent, queries = attention, heads * d_qk / job.tp
@@ -127,7 +127,7 @@ def layer_weights(job: Job, mixed: bool) -> Weights:
     model, h = job.model, job.model.hidden_size
     projections = [one.inner * one.columns for one in attention_matmuls(job)]
     dense = sum(projections) + 2 * h
-    if not isinstance(model.attention, Grouped):
+    if not isinstance(model.attention, GroupedQueries):
         dense = dense + model.attention.kv_lora_rank + (model.attention.q_lora_rank or 0)
     largest = most_of(projections)
     experts = model.experts

@@ -96,7 +96,7 @@ def plannable(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Plannable:
     ops, run, capture = pipeline.ops, pipeline.run, pipeline.capture
     found = job.measured
     route = found.made.schedule.routes[0]
-    passes = pipeline.passes if pipeline.stages > 1 else _numbered(pipeline)
+    passes = pipeline.passes if pipeline.stages > 1 else _number_passes(pipeline)
     levels, outside, unused = _levels(con, pipeline, job)
     held = list[Held]()
     for at in range(min(_FULLEST, max(map(len, levels)))):
@@ -119,10 +119,10 @@ def _one_stage(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Ready:
         raise CannotAnswer(
             Message("forward and backward passes were not told apart: record the host's operators")
         )
-    return ready_in(con, pipeline, _numbered(pipeline), schedule("1f1b", 1, count))
+    return ready_in(con, pipeline, _number_passes(pipeline), schedule("1f1b", 1, count))
 
 
-def _numbered(pipeline: Pipeline) -> pl.DataFrame:
+def _number_passes(pipeline: Pipeline) -> pl.DataFrame:
     """Passes of a job with one stage: one chunk, micro-batches by their order."""
     number = pl.col("start_ns").rank("ordinal").over("rank", "step", "kind") - 1
     return pipeline.passes.with_columns(
@@ -200,7 +200,7 @@ def plan_notes(found: pl.DataFrame) -> list[str]:
     return notes
 
 
-def chosen(
+def cheapest_decisions(
     plannable: Plannable, budget_bytes: float, constants: Constants, *, swaps: bool = True
 ) -> list[list[Decision] | None]:
     """By stage the cheapest decisions that fit; None where all together do not."""
@@ -399,7 +399,7 @@ def measured_plan(
     """Rows of the metric, in the order of stages."""
     job = plannable.job
     route = job.measured.made.schedule.routes[0]
-    plans = chosen(plannable, budget_bytes, constants, swaps=swaps)
+    plans = cheapest_decisions(plannable, budget_bytes, constants, swaps=swaps)
     every = [one for plan in plans if plan for one in plan]
     before, after = longer(plannable, every, constants)
     change = after - before

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..flops.model.architecture import Grouped, ffn_matrices, shared_size
+from ..flops.model.architecture import GroupedQueries, ffn_matrices, shared_size
 from .constants import Constants, default_constants
 from .job import Job, Number, computing_layers
 from .layers import (
@@ -85,7 +85,7 @@ def kept_activations(job: Job, mixed: bool) -> tuple[Number, Number]:
     split = np.where(job.sequence_parallel, job.tp, 1.0)
     heads, d_qk, d_v = query_sizes(model)
     heads = heads / job.tp
-    if isinstance(model.attention, Grouped):
+    if isinstance(model.attention, GroupedQueries):
         inner: Number = (heads + 2 * kv_heads(job)) * d_qk
         if not told.fused_rope:
             inner = inner + (heads + kv_heads(job)) * d_qk
@@ -210,7 +210,7 @@ def _of_stage(job: Job, constants: Constants, stage: int) -> StageMemory:
         masters, moments = 0.0 * in_shards, 0.0 * in_shards
     weights, gradients = weight * both, gradient * both
     if told.training != "full":
-        adapted = _adapted(job, stage)
+        adapted = _adapter_parameters(job, stage)
         embeddings = int(stage == 0 or has_head(job, stage))
         kept = embeddings * (dense - _matrices(job, stage))
         quantised = told.training == "qlora"
@@ -310,7 +310,7 @@ def _matrices(job: Job, stage: int) -> Number:
     return found
 
 
-def _adapted(job: Job, stage: int) -> Number:
+def _adapter_parameters(job: Job, stage: int) -> Number:
     """Parameters of adapters of a rank on all matrices of attention and feed-forward."""
     model, rank = job.model, job.software.lora_rank
     layers = sum(len(chunk) for chunk in job.stages[stage])

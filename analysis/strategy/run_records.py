@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..flops.model.architecture import Experts, Grouped, Latent, Model
+from ..flops.model.architecture import Experts, GroupedQueries, Latent, Model
 from .job import (
     ContextKind,
     Job,
@@ -113,7 +113,7 @@ def _model(sizes: Record) -> Model:
     )
 
 
-def _attention(sizes: Record, h: int, heads: int, groups: int) -> Grouped | Latent:
+def _attention(sizes: Record, h: int, heads: int, groups: int) -> GroupedQueries | Latent:
     latent = _part(sizes, "mla")
     if latent:
         return Latent(
@@ -124,7 +124,7 @@ def _attention(sizes: Record, h: int, heads: int, groups: int) -> Grouped | Late
             int(_size(latent, "v", 128)),
             int(_size(latent, "q_lora", 0)) or None,
         )
-    return Grouped(heads, groups, int(_size(sizes, "head_dim", max(1, h // heads))))
+    return GroupedQueries(heads, groups, int(_size(sizes, "head_dim", max(1, h // heads))))
 
 
 def _experts(moe: Record, ffn: int, layers: int) -> Experts | None:

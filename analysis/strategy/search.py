@@ -17,7 +17,7 @@ import polars as pl
 from npuscope.errors import UsageError
 
 from ..catalog import column_names
-from ..flops.model.architecture import Grouped, Model
+from ..flops.model.architecture import GroupedQueries, Model
 from .constants import Constants, default_constants, described_constants
 from .cost import step_parts
 from .job import (
@@ -75,7 +75,7 @@ def jobs_of_space(
     """Each layout of layers over stages with each recompute: what is fixed, and a job of arrays
     over the rest."""
     heads = model.attention.heads
-    kv = model.attention.kv_heads if isinstance(model.attention, Grouped) else heads
+    kv = model.attention.kv_heads if isinstance(model.attention, GroupedQueries) else heads
     tps = [
         tp
         for tp in _sizes(space.tp, world, _MOST_TP)
@@ -223,7 +223,7 @@ def search(
 
     `spread(function, tasks)` gives a function's results for tasks in their order, as `map` does.
     """
-    predicted = partial(_predicted, constants=constants or default_constants())
+    predicted = partial(_predict_batch, constants=constants or default_constants())
     frames = list(spread(predicted, list(jobs_of_space(model, machine, world, space))))
     if not frames:
         raise UsageError(
@@ -238,7 +238,7 @@ def search(
     return with_front(found).select(column_names("search"))
 
 
-def _predicted(task: tuple[dict[str, object], Job], constants: Constants) -> pl.DataFrame:
+def _predict_batch(task: tuple[dict[str, object], Job], constants: Constants) -> pl.DataFrame:
     fixed, job = task
     shape = np.shape(job.tp)
     parts = step_parts(job, constants)

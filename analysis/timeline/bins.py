@@ -170,7 +170,7 @@ def kept_bins(
     with_ranks = f"select * from (values {listed}) as listed(rank, level, moved_ns)"
     summed = _SUMMED.format(bins=bins, start_ns=start_ns, width_ns=width_ns)
     summed_rows = frame(con, f"with _ranks as ({with_ranks}) {summed}")
-    spans = _shown(rows, moved["moved_ns"])
+    spans = _rank_windows(rows, moved["moved_ns"])
     cells = _cells(summed_rows, spans, start_ns, width_ns, columns)
     return Overview(cells, tuple(rows["rank"]), start_ns, end_ns, width_ns, columns)
 
@@ -201,7 +201,7 @@ def live_bins(
     events = "with " + text.replace("{chosen}", chosen).replace("{width_ns}", str(width_ns))
     bins = _LIVE.format(events=events, start_ns=start_ns, end_ns=end_ns)
     summed = frame(con, _SUMMED.format(bins=bins, start_ns=start_ns, width_ns=width_ns))
-    cells = _cells(summed, _shown(rows, rows["ahead_ns"]), start_ns, width_ns, columns)
+    cells = _cells(summed, _rank_windows(rows, rows["ahead_ns"]), start_ns, width_ns, columns)
     return Overview(cells, tuple(rows["rank"]), start_ns, end_ns, width_ns, columns, True)
 
 
@@ -210,7 +210,7 @@ def _borders(asked: tuple[int, int], width_ns: int) -> tuple[int, int, int]:
     return first * width_ns, last * width_ns, last - first
 
 
-def _shown(rows: pl.DataFrame, ahead_ns: pl.Series) -> pl.DataFrame:
+def _rank_windows(rows: pl.DataFrame, ahead_ns: pl.Series) -> pl.DataFrame:
     """Ranks from where to where they are shown."""
     return rows.with_columns(
         first_ns=rows["first_ns"] - ahead_ns, last_ns=rows["last_ns"] - ahead_ns

@@ -112,7 +112,7 @@ class RankEvents:
 def device_events(con: duckdb.DuckDBPyConnection, at: Extent, rank: int) -> RankEvents:
     """What overlaps, kernels by stream, and operations by group, of one rank."""
     read = frame(con, _KERNELS.format(place=at.place), [rank, rank])
-    found = _shown(read, at, rank)
+    found = _on_shown_clock(read, at, rank)
     labels = _group_labels(con, at, rank)
     pieces = overlap_pieces(
         found["start_ns"].to_numpy(), found["dur_ns"].to_numpy(),
@@ -144,7 +144,7 @@ def host_events(con: duckdb.DuckDBPyConnection, at: Extent, rank: int) -> RankEv
     """Host calls of one rank by thread, those that run inside others below them."""
     read = frame(con, _HOST.format(place=at.place), [rank, _BOOTSTRAP, MOST_HOST_CALLS + 1])
     is_whole = read.height <= MOST_HOST_CALLS
-    found = _shown(read.head(MOST_HOST_CALLS), at, rank)
+    found = _on_shown_clock(read.head(MOST_HOST_CALLS), at, rank)
     kinds = {kind: position for position, kind in enumerate(HOST_KINDS)}
     whole = found.with_columns(
         pl.col("type").replace_strict(kinds, default=0, return_dtype=pl.UInt8).alias("class")
@@ -160,7 +160,7 @@ HOST_KINDS = ("operator", "python", "enqueue", "dequeue", "api", "gc")
 Labels = dict[tuple[str, str], tuple[str, str | None, tuple[int, ...]]]
 
 
-def _shown(read: pl.DataFrame, at: Extent, rank: int) -> pl.DataFrame:
+def _on_shown_clock(read: pl.DataFrame, at: Extent, rank: int) -> pl.DataFrame:
     """Instants on the shown clock, from the capture's first moment."""
     ahead = dict(at.ranks["rank", "ahead_ns"].rows()).get(rank, 0)
     zero = at.window_ns[0] if at.window_ns else 0
@@ -273,7 +273,7 @@ def in_rows(
     tracks = tuple(
         Track(kind, key, label or kind, int(height[n]), int(held[n]), group, members)
         for n, (kind, key) in enumerate(ordered)
-        for label, group, members in [labels.get((kind, key), (_named(kind, key), None, ()))]
+        for label, group, members in [labels.get((kind, key), (_row_name(kind, key), None, ()))]
     )
     return RankEvents(
         tracks, start[order], dur[order], code.to_numpy().astype(np.int32)[order],
@@ -283,7 +283,7 @@ def in_rows(
     )  # fmt: skip
 
 
-def _named(kind: str, key: str) -> str:
+def _row_name(kind: str, key: str) -> str:
     return f"{kind} {key}".strip() if kind != "overlap" else "overlap"
 
 

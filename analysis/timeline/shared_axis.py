@@ -83,7 +83,7 @@ def extent(con: duckdb.DuckDBPyConnection, *, run: str, capture: str) -> Extent:
     found = _clocks(con, run, capture)
     if found is None:
         ahead = ranks.with_columns(ahead_ns=pl.lit(0, pl.Int64))
-        return Extent(run, capture, place, ahead, _recorded(con, run, capture))
+        return Extent(run, capture, place, ahead, _clock_notes(con, run, capture))
     joined = ranks.join(found, on="rank", how="left")
     middle_ns = (pl.col("first_ns") + pl.col("last_ns")) // 2
     # As in arrivals.sql, at the middle of the rank's time.
@@ -91,7 +91,7 @@ def extent(con: duckdb.DuckDBPyConnection, *, run: str, capture: str) -> Extent:
     drifted_ns = pl.col("drift") * apart_ns / (1 + pl.col("drift"))
     ahead_ns = pl.col("offset_ns") + drifted_ns.round().cast(pl.Int64)
     placed = joined.with_columns(ahead_ns=ahead_ns.fill_null(0)).select(*ranks.columns, "ahead_ns")
-    return Extent(run, capture, place, placed, _aligned(joined))
+    return Extent(run, capture, place, placed, _alignment_notes(joined))
 
 
 def _place(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> str:
@@ -109,7 +109,7 @@ def _clocks(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFr
     return found if found.height else None
 
 
-def _recorded(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> tuple[str, ...]:
+def _clock_notes(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> tuple[str, ...]:
     rows = con.execute(
         "select distinct clock from ranks where run = ? and capture = ?", [run, capture]
     ).fetchall()
@@ -118,7 +118,7 @@ def _recorded(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> tuple[s
     return ("Not all ranks record wall-clock timestamps: their relative position has no meaning.",)
 
 
-def _aligned(joined: pl.DataFrame) -> tuple[str, ...]:
+def _alignment_notes(joined: pl.DataFrame) -> tuple[str, ...]:
     lost = joined.filter(pl.col("offset_ns").is_null())["rank"].to_list()
     moved = joined.filter(pl.col("offset_ns").fill_null(0) != 0)
     notes: list[str] = []

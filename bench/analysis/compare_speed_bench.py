@@ -19,7 +19,7 @@ from statistics import median
 from bench.inputs import job_stores
 from bench.measure import NPUSCOPE, Command, arguments, commit, failures, interleaved, report, table
 from bench.measure import verdict as met
-from npuscope.commands.start.compare import compared
+from npuscope.commands.start.compare import compare_sides
 
 LIMIT_S = 3.0
 B = replace(
@@ -30,7 +30,7 @@ B = replace(
 def rows_s(a: Path, b: Path) -> float:
     """From opening the stores to the rows, in this process."""
     began = time.perf_counter()
-    compared([str(a)], [str(b)], None, None)
+    compare_sides([str(a)], [str(b)], None, None)
     return time.perf_counter() - began
 
 

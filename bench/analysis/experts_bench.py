@@ -22,7 +22,7 @@ from npuscope.analysis.experts.plan.eplb import eplb
 from npuscope.analysis.experts.plan.placement import Placement, max_over_mean, replicas
 from npuscope.analysis.experts.plan.placement_search import search
 from npuscope.analysis.experts.plan.plan_moves import plan
-from npuscope.analysis.experts.plan.step_time import TOKENS_ONLY, Cost, predicted
+from npuscope.analysis.experts.plan.step_time import TOKENS_ONLY, Cost, layer_times
 
 LIMIT_S = 5.0
 LAYERS, EXPERTS, DEVICES, SLOTS, NODES = 58, 256, 64, 5, 8
@@ -67,7 +67,7 @@ def main() -> int:
                 chosen.runs,
             )
             before, after = (max_over_mean(one, load) for one in (theirs, ours))
-            was, now = (predicted(one, load, cost, nodes) for one in (theirs, ours))
+            was, now = (layer_times(one, load, cost, nodes) for one in (theirs, ours))
             fair = (after <= before * (1 + 1e-12)).all() and (now <= was * (1 + 1e-12)).all()
             if not fair or replicas(ours, EXPERTS).min() < 1:
                 print(f"{name}, {basis}: WRONG, a layer is worse than EPLB's or lacks an expert")

@@ -18,8 +18,8 @@ import polars as pl
 
 from bench.measure import arguments, commit, report, table, verdict
 from npuscope.analysis.pipeline.execution import precedence
-from npuscope.analysis.pipeline.measurement import measured
-from npuscope.analysis.pipeline.orders.other_orders import Facts, held, run
+from npuscope.analysis.pipeline.measurement import measure_passes
+from npuscope.analysis.pipeline.orders.other_orders import Facts, held_micro_batches, run
 from npuscope.analysis.pipeline.schedules import schedule
 
 LIMIT_S = 5.0
@@ -54,17 +54,17 @@ def tried_s(frame: pl.DataFrame, stages: int, names: tuple[str, ...]) -> float:
     """CPU seconds from passes to predictions and held activations of these schedules."""
     began = time.process_time()
     order = schedule("1f1b", stages, MICRO_BATCHES)
-    found = measured(frame, order)
+    found = measure_passes(frame, order)
     facts = Facts(weight_share=(WEIGHTS,) * stages, pair_ratio=PAIR)
     for name in names:
-        held(found, facts, run(found, facts, schedule(name, stages, MICRO_BATCHES)))
+        held_micro_batches(found, facts, run(found, facts, schedule(name, stages, MICRO_BATCHES)))
     return time.process_time() - began
 
 
 def error(frame: pl.DataFrame, stages: int) -> float:
     """How far the order that ran lies from what it took, executed."""
     order = schedule("1f1b", stages, MICRO_BATCHES)
-    found = measured(frame, order)
+    found = measure_passes(frame, order)
     lengths = found.ends_ns.max(axis=0) - found.starts_ns.min(axis=0)
     return float(abs(run(found, Facts(), order).lengths_ns / lengths - 1).max())
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from bench.measure import arguments, report, table, verdict
 from npuscope.analysis.ranks.rank_views import open_across
-from npuscope.analysis.replay.capture_changes import changed
+from npuscope.analysis.replay.capture_changes import apply_change
 from npuscope.analysis.replay.capture_what_if import predicted_steps
 from npuscope.analysis.replay.captures import capture_job
 from npuscope.analysis.replay.changes import parse_change
@@ -45,7 +45,7 @@ def ran(job: Job) -> tuple[Told, float, float]:
     told = {}
     for few, many in PAIRS:
         if few == job.micro_batches:
-            other = changed(con, found, [parse_change(f"micro_batches={many}")])
+            other = apply_change(con, found, [parse_change(f"micro_batches={many}")])
             told[many] = predicted_steps(found, other).row(-1, named=True)
     con.close()
     lengths = found.measured.lengths()

@@ -17,7 +17,7 @@ import numpy as np
 
 from bench.measure import arguments, report, table, verdict
 from npuscope.analysis.ranks.rank_views import open_across
-from npuscope.analysis.replay.capture_changes import changed
+from npuscope.analysis.replay.capture_changes import apply_change
 from npuscope.analysis.replay.capture_what_if import predicted_steps
 from npuscope.analysis.replay.captures import CaptureJob, capture_job
 from npuscope.analysis.replay.changes import parse_change
@@ -36,7 +36,7 @@ def captured(job: Job, word: str) -> tuple[CaptureJob, dict[str, int]]:
     put(con, canonical_frames(job, tables=TABLES))
     open_across(None, con)
     found = capture_job(con, ALL)
-    row = predicted_steps(found, changed(con, found, [parse_change(word)])).row(-1, named=True)
+    row = predicted_steps(found, apply_change(con, found, [parse_change(word)])).row(-1, named=True)
     con.close()
     return found, row
 

@@ -62,7 +62,7 @@ def assign(sources: Iterable[RankSource], known: Iterable[KnownCapture] = ()) ->
     """
     every = list(sources)
     passed_over: list[tuple[RankSource, RankSource]] = []
-    spans = _named(_clusters(every, passed_over), list(known))
+    spans = _spans_by_name(_clusters(every, passed_over), list(known))
     for source in sorted(
         (s for s in every if s.window_start_ns is None), key=lambda s: (s.rank, s.root)
     ):
@@ -104,7 +104,7 @@ def _clusters(
     return spans
 
 
-def _named(spans: list[_Span], known: list[KnownCapture]) -> dict[str, _Span]:
+def _spans_by_name(spans: list[_Span], known: list[KnownCapture]) -> dict[str, _Span]:
     """Spans by capture name, known captures among them; new ones are named by their start."""
     named = {capture.name: _Span(capture.start_ns, capture.end_ns, {}) for capture in known}
     own_names: set[str] = set()

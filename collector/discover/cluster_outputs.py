@@ -26,7 +26,7 @@ from typing import TypeVar
 from npuscope.errors import TraceFormatError
 
 from ..model import SourceFile
-from ..readers.delimited import normal
+from ..readers.delimited_text import normal
 from ..small_files import open_regular
 from .database_facts import ask
 

@@ -63,7 +63,7 @@ def _own(files: tuple[SourceFile, ...], device: int) -> tuple[SourceFile, ...]:
 
 
 def _devices(framework: Framework, files: Files) -> list[int]:
-    mapped = _mapped(files)
+    mapped = _rank_devices(files)
     if framework != "msprof":
         ranks = {rank for rank, _ in mapped if rank >= 0}
         devices = {device for _, device in mapped}
@@ -102,7 +102,7 @@ def _tells_rank(files: Files, mapped: set[int]) -> bool:
     return False
 
 
-def _mapped(files: Files) -> set[tuple[int, int]]:
+def _rank_devices(files: Files) -> set[tuple[int, int]]:
     """(rank, device) of the database's RANK_DEVICE_MAP; rank -1 where it names none."""
     query = "select distinct rankId, deviceId from RANK_DEVICE_MAP limit 4096"
     asked = [("RANK_DEVICE_MAP", query)]

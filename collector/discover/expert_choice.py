@@ -46,14 +46,14 @@ def chosen_folders(
             if len(mine) > 1:
                 notes[capture] = (
                     f"{len(mine)} folders count tokens per expert, each for different ranks"
-                    f" ({_named(mine)}): they are read as one; to use one, name it with {OPTION}"
+                    f" ({_names_of(mine)}): they are read as one; to use one, name it with {OPTION}"
                     " DIR"
                 )
             continue
         notes[capture] = (
-            f"{len(folders)} folders count tokens per expert ({_named(sorted(folders.values()))}),"
-            " none is nearest to the profiles, and they do not hold one file of each rank: none is"
-            f" read, name one with {OPTION} DIR"
+            f"{len(folders)} folders count tokens per expert"
+            f" ({_names_of(sorted(folders.values()))}), none is nearest to the profiles, and they"
+            f" do not hold one file of each rank: none is read, name one with {OPTION} DIR"
         )
     return chosen, notes
 
@@ -82,6 +82,6 @@ def nearest_folders(
     ]
 
 
-def _named(folders: Sequence[Path]) -> str:
+def _names_of(folders: Sequence[Path]) -> str:
     shown = ", ".join(storable(str(folder)) for folder in folders[:_SHOWN])
     return shown + ", ..." * (len(folders) > _SHOWN)

@@ -112,11 +112,11 @@ def holds_counts(folder: Path, names: Iterable[str]) -> bool:
 def folder_files(folder: Path) -> tuple[SourceFile, ...]:
     """Files with loads and placements in a folder, of dumps also one folder deeper (one for each
     node); none where nothing there counts tokens."""
-    found = _listed(folder)
+    found = _list_files(folder)
     if _counting(found):
         return tuple(found)
     for inner in _folders(folder):
-        deeper = _listed(inner)
+        deeper = _list_files(inner)
         if any(Path(file.path).name == CONFIG for file in deeper):
             found += deeper
     return tuple(found) if _counting(found) else ()
@@ -241,7 +241,7 @@ def _counting(files: Sequence[SourceFile]) -> bool:
     return any(counts_tokens(Path(file.path).name) for file in files)
 
 
-def _listed(folder: Path) -> list[SourceFile]:
+def _list_files(folder: Path) -> list[SourceFile]:
     try:
         names = sorted(name for name in os.listdir(folder) if is_load_file(name))
     except OSError:

@@ -177,24 +177,24 @@ def _database_facts(path: str, device_id: int | None) -> dict[str, object]:
         ("start",): (session, f"select startTimeNs from {session} where startTimeNs > 0 limit 1"),
         ("end",): (session, f"select endTimeNs from {session} where endTimeNs > 0 limit 1"),
     }
-    facts = _named(questions, ask(path, [*questions.values()]))
+    facts = _by_name(questions, ask(path, [*questions.values()]))
     mapped = facts.pop("mapped", None)
     if isinstance(mapped, int) and mapped > 1:
         # All ranks of a host may be mapped: the rank's own has the device of most tasks.
         for (own,) in ask(path, [("TASK", _BUSIEST)])[0]:
             if isinstance(own, int):
                 nearest = ("RANK_DEVICE_MAP", f"{rank}, deviceId <> {own}, 1, 2 limit 1")
-                facts |= _named([("rank", "device")], ask(path, [nearest]))
+                facts |= _by_name([("rank", "device")], ask(path, [nearest]))
     if not (facts.get("start") and facts.get("end")):
         # Without an index this reads the whole table: only where no session is recorded.
         tasks = {
             ("first_task", "last_task"): ("TASK", "select min(startNs), max(startNs) from TASK")
         }
-        facts |= _named(tasks, ask(path, [*tasks.values()]))
+        facts |= _by_name(tasks, ask(path, [*tasks.values()]))
     return facts
 
 
-def _named(questions: Iterable[tuple[str, ...]], answers: list[list[Row]]) -> dict[str, object]:
+def _by_name(questions: Iterable[tuple[str, ...]], answers: list[list[Row]]) -> dict[str, object]:
     found: dict[str, object] = {}
     for names, rows in zip(questions, answers, strict=True):
         for row in rows[:1]:

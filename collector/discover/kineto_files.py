@@ -22,7 +22,7 @@ from npuscope.messages import Message
 from ..model import RankSource, SourceFile
 from ..readers.kineto import gpu_comm
 from ..readers.kineto.head import parse_head, read_beginning, window_ns
-from ..small_files import decompressed, open_regular
+from ..small_files import decompress, open_regular
 from .identity import Identity
 
 _NAMED = re.compile(r".+\.pt\.trace\.json(\.gz)?")
@@ -72,7 +72,7 @@ def look_into(path: Path) -> list[tuple[SourceFile, Identity]] | str:
 
 def _says_kineto(path: Path) -> bool:
     with open_regular(path) as raw:
-        stream = decompressed(raw)
+        stream = decompress(raw)
         try:
             return parse_head(stream.read(_HEAD_BYTES)).is_kineto
         except (EOFError, zlib.error, gzip.BadGzipFile):

@@ -16,9 +16,9 @@ from typing import Literal
 from npuscope.errors import TraceNotFound
 
 from ..model import Framework, Role, SourceFile
-from ..readers.delimited import normal
+from ..readers.delimited_text import normal
 from ..readers.kineto.head import parse_head
-from ..small_files import decompressed, open_regular
+from ..small_files import decompress, open_regular
 from .database_facts import ask
 
 _HEAD_BYTES = 1 << 16
@@ -178,7 +178,7 @@ def _head(path: Path) -> bytes:
     """The beginning of a file, unpacked where it is packed."""
     try:
         with open_regular(path) as raw:
-            return decompressed(raw).read(_HEAD_BYTES)
+            return decompress(raw).read(_HEAD_BYTES)
     except FileNotFoundError:
         raise TraceNotFound(f"{path}: no such file or folder") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -122,11 +122,11 @@ def search(path: Path) -> Findings:
     loads: list[Path] = []
     places = _profile_folders(path, problems, results, loads)
     with ThreadPoolExecutor(_LOOKING) as threads:
-        for found, unusable in threads.map(_guarded(_look_into), places):
+        for found, unusable in threads.map(_guard(_look_into), places):
             profiles += found
             problems += unusable
         if not profiles:  # what was made of profiles tells less than they do
-            for found, unusable in threads.map(_guarded(_of_results), results):
+            for found, unusable in threads.map(_guard(_of_results), results):
                 profiles += found
                 problems += unusable
     if not profiles and not problems:
@@ -197,7 +197,7 @@ def _of_file(path: Path) -> Findings:
     return Findings(tuple(found), ())
 
 
-def _guarded(look: Callable[[Place], Seen]) -> Callable[[Place], Seen]:
+def _guard(look: Callable[[Place], Seen]) -> Callable[[Place], Seen]:
     """A way to look at a place that makes a problem of whatever goes wrong: one profile that nobody
     foresaw must not hide the others."""
 

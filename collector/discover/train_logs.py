@@ -58,7 +58,7 @@ def holders(
 def logged_file(current: Manifest | None, given: Path | None) -> SourceFile | None:
     """The log of a rank: the one that is given, else the one it was read with, as it was then."""
     if given is not None:
-        return _found(given)
+        return _source_file(given)
     path = current.rules.get(RULE) if current else None
     for record in current.sources if current and path else ():
         if record.path == path:
@@ -79,7 +79,9 @@ def current_log(source: RankSource, *, force: bool) -> RankSource:
     it stays; where `force` is set, the rank goes on without."""
     for file in source.files.get("train_log", ()):
         try:
-            return replace(source, files={**source.files, "train_log": (_found(Path(file.path)),)})
+            return replace(
+                source, files={**source.files, "train_log": (_source_file(Path(file.path)),)}
+            )
         except OSError:
             if force:
                 files = dict(source.files)
@@ -102,6 +104,6 @@ def logged_facts(manifest: Manifest) -> LogFacts:
     return LogFacts(**counts, tokens_per_s_of=whose)
 
 
-def _found(path: Path) -> SourceFile:
+def _source_file(path: Path) -> SourceFile:
     state = path.stat()
     return SourceFile(str(path), state.st_size, state.st_mtime_ns)

@@ -142,13 +142,13 @@ def _walk(
                 except OSError:
                     size_bytes = None
                 yield entry.path, what, why, size_bytes
-            elif place not in places and (kind := _named(_FOLDERS, _with_parent(entry.path))):
+            elif place not in places and (kind := _match_name(_FOLDERS, _with_parent(entry.path))):
                 yield entry.path, kind[0] + "/", kind[1], None
             else:
                 pending.append(entry.path)
 
 
-def _named(
+def _match_name(
     table: tuple[tuple[re.Pattern[str], str, str], ...], name: str
 ) -> tuple[str, str] | None:
     for pattern, label, why in table:
@@ -167,7 +167,7 @@ def _with_parent(path: str) -> str:
 
 
 def _of_file(name: str, is_beside_read_ones: bool) -> tuple[str, str]:
-    if found := _named(_FILES, name):
+    if found := _match_name(_FILES, name):
         return found
     if role_of(name) is not None:
         why = "an older export next to a newer one" if is_beside_read_ones else _NO_RANK

@@ -80,7 +80,7 @@ def version() -> str:
     return f"{npuscope.__version__}-{schema.reading_digest()}"
 
 
-def _searched(path: Path) -> Findings | str:
+def _search(path: Path) -> Findings | str:
     """What this machine finds below a path, or why it finds nothing."""
     try:
         return search(path)
@@ -196,14 +196,14 @@ def spread(
         told, _ = _on_each(names, version)
         if others := [names[node] for node, one in told.items() if one != version()]:
             raise UsageError(f"npuscope here is {version()}, on {', '.join(others)} another")
-        work = _remote(_called, None, num_cpus=1, max_retries=_RETRIES)
+        work = _remote(_call, None, num_cpus=1, max_retries=_RETRIES)
         shared = ray.put(function)
         asked = [work.remote(shared, task) for task in tasks]
         for ref in asked:
             yield ray.get(ref)
 
 
-def _called(function: Callable[[Any], Any], task: Any) -> Any:
+def _call(function: Callable[[Any], Any], task: Any) -> Any:
     return function(task)
 
 
@@ -288,7 +288,7 @@ def _look(path: Path) -> tuple[Discovery, str | None]:
         told = ", ".join(f"{names[node]} has {views[node].version}" for node in others)
         raise UsageError(f"npuscope here is {version()}, node {told}: install one")
     groups = {nodes[0]: nodes for nodes in by_folder(views)}
-    found, lost_since = _on_each({node: names[node] for node in groups}, _searched, path)
+    found, lost_since = _on_each({node: names[node] for node in groups}, _search, path)
     picture = one_picture(path, {groups[node]: f for node, f in found.items()}, names)
     first = picture.ranks[:1]
     job = None
@@ -344,7 +344,7 @@ def _map(
     try:
         while True:
             nodes = _nodes()
-            for batch in _stranded(waiting, nodes):
+            for batch in _take_stranded(waiting, nodes):
                 for task in batch:
                     yield lost_rank(task, "no node that sees its files is left in the cluster")
             limit = min(sum(_cpus(nodes)), jobs or len(tasks))
@@ -378,7 +378,7 @@ def _map(
             ray.cancel(ref, force=True)
 
 
-def _stranded(
+def _take_stranded(
     waiting: Mapping[tuple[str, ...], deque[tuple[RankTask, ...]]], nodes: Sequence[_Node]
 ) -> Iterator[tuple[RankTask, ...]]:
     """Take out batches that no living node can read."""

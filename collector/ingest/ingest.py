@@ -196,7 +196,7 @@ def ingest(
     if expert_load is not None:
         expert_load = expert_load.absolute()
         require_loads(expert_load)
-    with space.explain_full_disk(store), _opened(engine, address, jobs) as ready:
+    with space.explain_full_disk(store), _open_engine(engine, address, jobs) as ready:
         found, job = ready.look(path)
         run = storable(run or job or _folder_name(path))
         # Before the store is made: what is refused leaves nothing behind.
@@ -297,7 +297,7 @@ def _representatives(
     return tuple(chosen), tuple(tasks)
 
 
-def _opened(
+def _open_engine(
     engine: str, address: str | None, jobs: int | None
 ) -> contextlib.AbstractContextManager[Engine]:
     if engine not in ENGINES:

@@ -419,10 +419,10 @@ def _spans_ns(con: duckdb.DuckDBPyConnection, steps: Spans, traces: str) -> list
         ).fetchall()[0]
         for span in steps
     ]
-    return _merged(found)
+    return _merge_spans(found)
 
 
-def _merged(found: list[tuple[int | None, int | None]]) -> list[tuple[int, int]]:
+def _merge_spans(found: list[tuple[int | None, int | None]]) -> list[tuple[int, int]]:
     merged: list[tuple[int, int]] = []
     for start, end in sorted((a, b) for a, b in found if a is not None and b is not None):
         if merged and start <= merged[-1][1]:

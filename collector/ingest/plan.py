@@ -85,7 +85,7 @@ def make_plan(
     """
     published = manifests(store, run=run)
     assignment = assign(discovery.ranks, _known_captures(published))
-    remembered = selection or _remembered(store, run, path)
+    remembered = selection or _earlier_selection(store, run, path)
     tasks: list[RankTask] = []
     unchanged: list[Manifest] = []
     told = [
@@ -174,7 +174,7 @@ def remember(store: Path, run: str, path: Path, selection: Selection) -> None:
         write_atomically(file, msgspec.json.encode({**asked, root: selection}))
 
 
-def _remembered(store: Path, run: str, path: Path) -> Selection:
+def _earlier_selection(store: Path, run: str, path: Path) -> Selection:
     asked = _all_remembered(store / folder_name("run", run) / _ASKED)
     return asked.get(storable(str(path.resolve())), Selection())
 

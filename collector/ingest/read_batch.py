@@ -55,7 +55,7 @@ from ..store.segments import (
 from .deadline import Deadline
 from .read_rank import (
     ALONE_BYTES,
-    Counted,
+    ProgressCount,
     RankOutcome,
     RankTask,
     Told,
@@ -128,7 +128,7 @@ def read_batch(
         return [read_rank(tasks[0], summarise, advance)]
     one = tasks[0]
     deadline = Deadline(batch_limit(tasks))
-    advanced = {task.source.rank: Counted(advance) for task in tasks}
+    advanced = {task.source.rank: ProgressCount(advance) for task in tasks}
     outcomes: dict[int, RankOutcome] = {}
     alone: list[RankTask] = []
     staged: Path | None = None
@@ -190,7 +190,7 @@ def _gather(
     base: duckdb.DuckDBPyConnection,
     task: RankTask,
     generation: str,
-    advance: Counted,
+    advance: ProgressCount,
 ) -> _Gathered | RankOutcome:
     """Read one rank, whose rows are then gathered; the canonical tables are empty again."""
     began = time.monotonic()
@@ -232,13 +232,13 @@ def _empty(con: duckdb.DuckDBPyConnection) -> None:
     """Empty the canonical tables, and give those their columns back that hold words (words.py)."""
     words = "select type_name from duckdb_types() where logical_type = 'ENUM' and not internal"
     types = [name for (name,) in con.execute(words).fetchall()]
-    run(con, _emptied(nonempty(con, schema.tables()).union(map(worded_table, types))))
+    run(con, _empty_sql(nonempty(con, schema.tables()).union(map(worded_table, types))))
     for name in types:
         con.execute(f"drop type {name}")
 
 
 @cache
-def _emptied(names: frozenset[str]) -> str:
+def _empty_sql(names: frozenset[str]) -> str:
     return ";".join(
         f'drop table "{name}"; {schema.create_sql(schema.tables()[name])}' for name in sorted(names)
     )
@@ -271,7 +271,7 @@ def _publish(
         )
         for g in gathered
     ]
-    files = _listed(staged, name, whole)
+    files = _written_files(staged, name, whole)
     manifests = [_with_sizes(manifest, files) for manifest in whole]
     batch = Batch({manifest.rank: generation for manifest in manifests}, list(files.values()))
     (staged / LISTING).write_bytes(msgspec.json.encode(batch))
@@ -292,7 +292,9 @@ def _publish(
     return outcomes
 
 
-def _listed(staged: Path, folder: str, manifests: Sequence[Manifest]) -> dict[str, SharedFile]:
+def _written_files(
+    staged: Path, folder: str, manifests: Sequence[Manifest]
+) -> dict[str, SharedFile]:
     """The written files by table, with the ranks that have rows in them."""
     files: dict[str, SharedFile] = {}
     having: dict[tuple[str, str], list[tuple[int, int]]] = {}

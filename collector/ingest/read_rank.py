@@ -21,12 +21,12 @@ import msgspec
 
 import npuscope
 from npuscope.errors import TraceFormatError
-from npuscope.messages import stored
+from npuscope.messages import store_text
 
 from .. import schema
 from ..error_line import error_line
 from ..model import RankSource, ReadLog, storable
-from ..readers import unverified
+from ..readers import unverified_forms
 from ..readers.metadata.thread_nodes import fill_thread_nodes
 from ..readers.text.device_rows import tables_without_device
 from ..readers.trust import (
@@ -125,7 +125,7 @@ def read_rank(task: RankTask, summarise: Summarise | None, advance: Advance) -> 
         advance(n_bytes)
 
     while True:
-        done = Counted(advance_in_time)
+        done = ProgressCount(advance_in_time)
         outcome = _read_within(process_bytes, task, summarise, done, deadline)
         process_bytes *= 2
         is_limited = task.memory_bytes is not None or process_bytes > _machine_bytes() // 2
@@ -224,7 +224,7 @@ def fill_tables(
     _require_content(con, source, failed)
     link(con, source, reading)
     cross_check(con, source, reading)
-    unconfirmed = unverified.unverified_keys(con, source, reading)
+    unconfirmed = unverified_forms.unverified_keys(con, source, reading)
     return Told(failed, unconfirmed, _leave_out(con, source, reading))
 
 
@@ -255,7 +255,7 @@ def manifest_of(
         tables={},
         summaries={},
         rules=reading.rules,
-        kept_warnings=[stored(warning, storable) for warning in reading.warnings],
+        kept_warnings=[store_text(warning, storable) for warning in reading.warnings],
         failed_files={storable(path): storable(why) for path, why in told.failed.items()},
         rows_lost=reading.rows_lost,
         bytes_lost=reading.bytes_lost,
@@ -329,7 +329,7 @@ def _run_readers(
             advance(size)
             continue
         began = time.monotonic()
-        done = Counted(advance)
+        done = ProgressCount(advance)
         try:
             read_of(reader)(con, source, reading, wanted, done)
         except (TraceFormatError, OSError, duckdb.Error) as error:
@@ -355,7 +355,7 @@ def _run_readers(
     return {**reading.damaged, **failed}
 
 
-class Counted:
+class ProgressCount:
     """Passes progress on and remembers the sum, so that every file counts once in the end."""
 
     def __init__(self, advance: Advance) -> None:

@@ -9,7 +9,7 @@ from npuscope.errors import TraceFormatError
 from ..model import ReadLog, SourceFile
 
 
-def unopened(path: str, error: OSError) -> TraceFormatError:
+def open_error(path: str, error: OSError) -> TraceFormatError:
     """What to raise of a file that the system does not open or read."""
     advice = ": check its permissions" if isinstance(error, PermissionError) else ""
     return TraceFormatError(path, "opening", f"{error.strerror}{advice}")

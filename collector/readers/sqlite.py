@@ -31,7 +31,7 @@ from npuscope.errors import TraceFormatError
 
 from ..model import ReadLog
 from ..small_files import open_regular
-from .damaged_files import unopened
+from .damaged_files import open_error
 
 SqlType = Literal["integer", "real", "text"]
 # How a column is read: its values as they are, integers that stand there as text, or by SQL casts.
@@ -249,7 +249,7 @@ def _check_header(path: str) -> None:
         with open_regular(path) as stream:
             head = stream.read(len(_MAGIC))
     except OSError as error:
-        raise unopened(path, error) from None
+        raise open_error(path, error) from None
     if not head:
         raise TraceFormatError(
             path, "header", "the file is empty: run the profiler's analysis again"

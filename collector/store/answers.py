@@ -50,7 +50,7 @@ class Answers:
 def read_answer(of: Answers, question: str) -> bytes | None:
     """What was answered to a question; None where nothing is kept, or it is damaged."""
     try:
-        with _opened(of) as at:
+        with _open_folder(of) as at:
             content = read_small(
                 _file(question), most_bytes=ONE_BYTES + _DIGEST_BYTES, follow_links=False, at=at
             )
@@ -70,7 +70,7 @@ def keep_answer(of: Answers, question: str, told: bytes) -> bool:
     try:
         with handle(of.store) as root:
             _make_folder(root, of.folder)
-        with _opened(of) as at:
+        with _open_folder(of) as at:
             _make_room(at, len(told))
             _write(at, _file(question), _digest(of, question, told) + told)
     except OSError:  # read-only, full, or its folder was swept meanwhile
@@ -90,7 +90,7 @@ def sweep_answers(store: Path, ranks: str) -> int:
 
 
 @contextlib.contextmanager
-def _opened(of: Answers) -> Iterator[int]:
+def _open_folder(of: Answers) -> Iterator[int]:
     with handle(of.store) as root, below(root, ANSWERS, of.folder) as at:
         yield at
 

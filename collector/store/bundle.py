@@ -44,7 +44,7 @@ _DAMAGE = (ValueError, EOFError, RuntimeError, zipfile.BadZipFile)
 _TABLE = re.compile(rf"({schema.OWN_NAME})\.parquet")
 
 
-def packed(database: Path, most_bytes: int) -> tuple[bytes, list[str]]:
+def pack(database: Path, most_bytes: int) -> tuple[bytes, list[str]]:
     """The tables of a DuckDB file as a zip of Parquet files, and names of tables left out of it
     since all would take more than `most_bytes`; column `left_out_tables` of `ranks` has them."""
     with open_duckdb(str(database)) as con:
@@ -89,29 +89,29 @@ def _write(con: duckdb.DuckDBPyConnection, name: str, folder: Path) -> int:
 
 
 def with_tables(page: str, tables: bytes) -> bytes:
-    """A page that carries tables: what `unpacked` reads."""
+    """A page that carries tables: what `unpack` reads."""
     head, mark, rest = page.encode("utf-8", "surrogateescape").partition(b"\n")
     body, end, after = rest.rpartition(b"</body>")
     script = _BEGIN + base64.b64encode(tables) + _END + b"\n"
     return head + mark + BUNDLE_HEAD + b"\n" + body + script + end + after
 
 
-def unpacked(path: Path) -> Path:
+def unpack(path: Path) -> Path:
     """The DuckDB file of a bundle's tables, in the user's cache; made when it is first asked for.
 
     Raises StoreError for a damaged bundle.
     """
     found = path.stat()
     asked = path.absolute(), found.st_mtime_ns, found.st_size
-    target = _unpacked(*asked)
+    target = _unpack_into_cache(*asked)
     if not target.exists():  # newer ones took its place since this process unpacked it
-        _unpacked.cache_clear()
-        target = _unpacked(*asked)
+        _unpack_into_cache.cache_clear()
+        target = _unpack_into_cache(*asked)
     return target
 
 
 @lru_cache(maxsize=64)
-def _unpacked(path: Path, _: int, size: int) -> Path:
+def _unpack_into_cache(path: Path, _: int, size: int) -> Path:
     if size > MOST_BYTES:
         raise StoreError(f"{path}: {size} bytes: no bundle is as large")
     with open_regular(path) as file:
@@ -159,13 +159,12 @@ def _fill(archive: IO[bytes], folder: Path, target: Path) -> None:
                 name = _TABLE.fullmatch(member.filename)
                 if name is None:
                     continue
-                part.write_bytes(files.read(_stored(member)))
+                part.write_bytes(files.read(_stored_member(member)))
                 rows = f"from read_parquet({sql_literal(str(part))})"
                 if name[1] in known:
                     con.execute(schema.create_sql(known[name[1]], keys=True))
-                    con.execute(
-                        f'insert into "{name[1]}" by name select {_shared(con, name[1], rows)}'
-                    )
+                    columns = _shared_columns(con, name[1], rows)
+                    con.execute(f'insert into "{name[1]}" by name select {columns}')
                 else:
                     con.execute(f'create table "{name[1]}" as select * {rows}')
             for name_of, table in known.items():
@@ -180,15 +179,15 @@ def _fill(archive: IO[bytes], folder: Path, target: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _stored(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
-    """The member as `packed` writes them, as long as the page has bytes for it: a compressed one
+def _stored_member(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
+    """The member as `pack` writes them, as long as the page has bytes for it: a compressed one
     may become any size. Raises BadZipFile."""
     if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
         raise zipfile.BadZipFile(f"{member.filename} is compressed or encrypted")
     return member
 
 
-def _shared(con: duckdb.DuckDBPyConnection, name: str, rows: str) -> str:
+def _shared_columns(con: duckdb.DuckDBPyConnection, name: str, rows: str) -> str:
     """The columns of a table that its rows have, and the rows; a newer version may have others."""
     ours = {row[0] for row in con.execute(f'describe "{name}"').fetchall()}
     theirs = [row[0] for row in con.execute(f"describe {rows}").fetchall()]

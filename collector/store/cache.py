@@ -68,7 +68,7 @@ def cached_stores() -> list[CachedStore]:
     """Every store of the cache, last used first."""
     folder = cache_folder()
     paths = [path for path in children(folder, "") if _NAME.fullmatch(path.name)]
-    found = [_cached(path) for path in paths if is_store(path) and not _is_begun(path)]
+    found = [_cached_store(path) for path in paths if is_store(path) and not _is_begun(path)]
     return sorted(found, key=lambda store: store.used_at, reverse=True)
 
 
@@ -77,7 +77,7 @@ def _is_begun(path: Path) -> bool:
     return not os.path.lexists(path / SOURCE) and not manifests(path)
 
 
-def _cached(path: Path) -> CachedStore:
+def _cached_store(path: Path) -> CachedStore:
     return CachedStore(
         name=path.name,
         path=str(path),

@@ -31,7 +31,7 @@ from ..staging import SPILL, connect, scalar
 from . import mirror
 from .batches import COMPACT_FOLDER, Batch, SharedFile
 from .compact_files import (
-    Compacted,
+    CompactFiles,
     Use,
     exchange_compacted,
     in_use,
@@ -146,7 +146,7 @@ def _compact_capture(folder: Path, target_bytes: int, memory_bytes: int) -> Comp
         shutil.rmtree(staged, ignore_errors=True)
     merged = [piece for pieces in small.values() for piece in pieces]
     try:
-        _publish(folder, found, merged, [_placed(file, name) for file in files])
+        _publish(folder, found, merged, [_place_file(file, name) for file in files])
     except OSError:  # a full disk needs the room
         batches = read_compacted(folder).batches
         if not any(file.file.startswith(f"{name}/") for one in batches for file in one.files):
@@ -268,7 +268,7 @@ def _read(files: str) -> str:
     return f"select * from read_parquet({files}, hive_partitioning = false)"
 
 
-def _placed(file: SharedFile, folder: str) -> SharedFile:
+def _place_file(file: SharedFile, folder: str) -> SharedFile:
     return SharedFile(
         f"{folder}/{file.file}",
         file.table,
@@ -290,15 +290,15 @@ def _publish(
     generations = {m.rank: m.generation for m in found if m.rank in ranks}
     replaced = {piece.use.file.file for piece in merged if piece.use}
 
-    def with_ours(former: Compacted) -> Compacted:
+    def with_ours(former: CompactFiles) -> CompactFiles:
         # Another compaction may have published meanwhile: what it merged stays.
-        others = _pruned(folder, replaced, former)
-        return Compacted(uuid.uuid4().hex, [*others, Batch(generations, files)])
+        others = _prune(folder, replaced, former)
+        return CompactFiles(uuid.uuid4().hex, [*others, Batch(generations, files)])
 
     exchange_compacted(folder, with_ours)
 
 
-def _pruned(folder: Path, replaced: set[str], former: Compacted) -> Iterator[Batch]:
+def _prune(folder: Path, replaced: set[str], former: CompactFiles) -> Iterator[Batch]:
     """Merged before, with the files that anybody reads from, the `replaced` ones apart."""
     found = capture_manifests(folder)
     used = {use.file.file for use in in_use(folder, found, former)} - replaced

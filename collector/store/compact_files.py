@@ -30,7 +30,7 @@ from .manifest import Manifest, Segment, folder_value, rank_folder, update
 COMPACTED = "compacted.json"
 
 
-class Compacted(msgspec.Struct, frozen=True):
+class CompactFiles(msgspec.Struct, frozen=True):
     """Every compact file of a capture that is in use; `id` changes with each rewrite."""
 
     id: str = ""
@@ -54,21 +54,23 @@ class Use:
     ranks: tuple[int, ...]
 
 
-def read_compacted(capture_folder: Path) -> Compacted:
+def read_compacted(capture_folder: Path) -> CompactFiles:
     """A capture's compact files; none where nothing was compacted."""
     try:
-        return read_own(capture_folder / COMPACTED, Compacted, most_bytes=LIST_BYTES)
+        return read_own(capture_folder / COMPACTED, CompactFiles, most_bytes=LIST_BYTES)
     except (OSError, msgspec.MsgspecError):
-        return Compacted()
+        return CompactFiles()
 
 
-def exchange_compacted(capture_folder: Path, change: Callable[[Compacted], Compacted]) -> None:
+def exchange_compacted(
+    capture_folder: Path, change: Callable[[CompactFiles], CompactFiles]
+) -> None:
     """Replace a capture's list of compact files at once by what `change` makes of it."""
 
     def changed(content: bytes | None) -> bytes:
-        former = Compacted()
+        former = CompactFiles()
         with contextlib.suppress(msgspec.MsgspecError):
-            former = decode(content or b"", Compacted)
+            former = decode(content or b"", CompactFiles)
         return msgspec.json.encode(change(former))
 
     update(capture_folder / COMPACTED, changed)
@@ -81,7 +83,7 @@ def segment(manifest: Manifest, table: str, version: str) -> Segment | None:
 
 
 def in_use(
-    capture_folder: Path, found: Collection[Manifest], compacted: Compacted | None = None
+    capture_folder: Path, found: Collection[Manifest], compacted: CompactFiles | None = None
 ) -> list[Use]:
     """Files of several ranks that count for ranks of one capture; each table of a rank in one at
     most: one that `compact` made before one of ranks that were read together.

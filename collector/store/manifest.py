@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from npuscope.errors import StoreError
-from npuscope.messages import Stored, restored
+from npuscope.messages import Stored, restore_text
 
 from .. import schema
 from ..model import Option, storable
@@ -111,10 +111,10 @@ class Manifest(msgspec.Struct, frozen=True):
     @property
     def warnings(self) -> list[str]:
         """What readers warned of."""
-        return list(map(restored, self.kept_warnings))
+        return list(map(restore_text, self.kept_warnings))
 
     def __post_init__(self) -> None:
-        list(map(restored, self.kept_warnings))  # refuses what no reader writes
+        list(map(restore_text, self.kept_warnings))  # refuses what no reader writes
         if not _GENERATION.fullmatch(self.generation):
             raise ValueError(f"no name of a generation: {self.generation!r}")
         if self.batch and not BATCH.fullmatch(self.batch):

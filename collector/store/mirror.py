@@ -122,7 +122,7 @@ def others(path: Path) -> list[str] | None:
 
 
 @contextlib.contextmanager
-def _locked(root: Path) -> Iterator[None]:
+def _lock(root: Path) -> Iterator[None]:
     """One process of this machine at a time changes what a mirror says."""
     descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -144,7 +144,7 @@ def refresh(store: Path, *, is_needed: bool = False) -> None:
     if not is_needed and time.monotonic() - _seen_s.get(root, -_FRESH_S) < _FRESH_S:
         return
     bucket = bucket_of(url, endpoint_of(url))
-    with _locked(root):
+    with _lock(root):
         listed = {key: one for key, one in bucket.list().items() if _SMALL.fullmatch(key)}
         tags = _read_tags(root)
         changed = {
@@ -202,7 +202,7 @@ def update(path: Path, change: Callable[[bytes | None], bytes | None]) -> bool:
     if far is None:
         return False
     root, bucket, key = far
-    with _locked(root):
+    with _lock(root):
         written: bytes | None = None
         while True:
             content, tag = bucket.get([key]).get(key, (b"", None))

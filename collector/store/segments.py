@@ -151,7 +151,7 @@ def write_summaries(
     An empty summary has no file, but its version is known.
     """
     written: dict[str, Segment] = {}
-    for summary, query, con in _asked(out, located, summarise, memory_bytes):
+    for summary, query, con in _summary_queries(out, located, summarise, memory_bytes):
         path = out / f"{summary.name}.{summary.version}.parquet"
         written[summary.name] = Segment("", 0, 0, summary.version)
         if query:
@@ -172,7 +172,7 @@ def write_shared_summaries(
     """The same for all ranks whose rows the `located` files hold, in order of ranks: by name the
     version, and how many rows each rank has."""
     written: dict[str, tuple[str, dict[int, int]]] = {}
-    for summary, query, con in _asked(out, located, summarise, memory_bytes):
+    for summary, query, con in _summary_queries(out, located, summarise, memory_bytes):
         counts: dict[int, int] = {}
         if query:
             con.execute(f"create temp table _summary as {query}")
@@ -185,7 +185,7 @@ def write_shared_summaries(
     return written
 
 
-def _asked(
+def _summary_queries(
     out: Path,
     located: Mapping[str, Sequence[Place]],
     summarise: Summarise | None,

@@ -157,14 +157,14 @@ def _database(path: Path) -> Path:
         head = file.read(200)
     if BUNDLE_HEAD not in head:
         return path
-    from .bundle import unpacked  # seldom met
+    from .bundle import unpack  # seldom met
 
-    return unpacked(path)
+    return unpack(path)
 
 
 def _connection(spill: Path | None = None) -> duckdb.DuckDBPyConnection:
     # What memory does not hold goes there, not into the working folder; made when it is needed.
-    spill = spill or _spill_folder() / f"{_spilled()}{secrets.token_hex(4)}"
+    spill = spill or _spill_folder() / f"{_spill_prefix()}{secrets.token_hex(4)}"
     con = open_duckdb(config={**_OFFLINE, "temp_directory": engine_name(spill)})
     con.execute("load parquet")  # built in; its setting waits for it
     con.execute("set parquet_metadata_cache = true")  # a published segment never changes
@@ -186,14 +186,14 @@ def _other_spill_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="npuscope-"))
 
 
-def _spilled() -> str:
+def _spill_prefix() -> str:
     """How the folders begin to which queries of this process spill."""
     return f"{os.getpid()}-{_PROCESS}-"
 
 
 def remove_spilled() -> None:
     """Remove what queries spilled that are under way in this process, which is about to end."""
-    for folder in _spill_folder().glob(f"{_spilled()}*"):
+    for folder in _spill_folder().glob(f"{_spill_prefix()}*"):
         shutil.rmtree(folder, ignore_errors=True)
 
 

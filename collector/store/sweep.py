@@ -22,8 +22,8 @@ from . import mirror
 from .answers import sweep_answers
 from .batches import BATCH_FOLDER, COMPACT_FOLDER, LISTING
 from .compact_files import COMPACTED, in_use, read_compacted, segment
-from .derived import DERIVED, generations, read_derived
-from .derived import GENERATION as RESULTS
+from .derived_tier import DERIVED, generations, read_derived
+from .derived_tier import GENERATION as RESULTS
 from .folder_handles import (
     GRACE_S,
     below,

@@ -196,7 +196,7 @@ def dyno_command(content: Mapping[str, object], certificates: str | None = None)
         if name == "data_simplification":
             words.append(str(value).lower())
         elif field.kind != "switch":
-            words.append(_exported(value) if name == "export_type" else _commas(value))
+            words.append(_export_form(value) if name == "export_type" else _commas(value))
     return shlex.join(words)
 
 
@@ -245,7 +245,7 @@ def _together(content: Mapping[str, object], inner: Mapping[str, object]) -> lis
             tell(f"{EXPERIMENTAL}.{name}", inner[name], "empty unless mstx is true")
     if exported == []:
         tell(f"{EXPERIMENTAL}.export_type", exported, "text, db or both")
-    if inner.get("op_attr") and _exported(exported) != "Db":
+    if inner.get("op_attr") and _export_form(exported) != "Db":
         tell(f"{EXPERIMENTAL}.op_attr", True, "false unless export_type has db")
     if content.get("async_mode") and not content.get("analyse"):
         tell("async_mode", True, "false unless analyse is true")
@@ -275,7 +275,7 @@ def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _exported(value: object) -> str:
+def _export_form(value: object) -> str:
     exports = [value] if isinstance(value, str) else value
     return "Db" if isinstance(exports, list) and "db" in exports else "Text"
 

@@ -37,7 +37,7 @@ from . import torch_profiler
 from .guard import is_chosen, is_killed, rank_here, warn, whole
 from .ready_marker import write_ready
 from .thread_nodes import ThreadNodes, thread_nodes_here
-from .torch_profiler import Collected, Window
+from .torch_profiler import CollectionOptions, Window
 
 # How often an analysis beside training is asked whether it is done, and how long at the end.
 _ASK_SECONDS = 1.0
@@ -145,7 +145,7 @@ def profile_session(
         windows = Windows(
             whole("every", every, 1), whole("active", active, 1), whole("warmup", warmup, 0)
         )
-        collected = Collected(
+        collected = CollectionOptions(
             level, export, analyse, aic_metrics, mstx, record_shapes, profile_memory, with_stack,
             with_flops, with_modules, thread_nodes, gc_detect_threshold,
         )  # fmt: skip
@@ -178,7 +178,7 @@ class ProfileSession:
         self,
         root: Path,
         windows: Windows,
-        collected: Collected,
+        collected: CollectionOptions,
         job: Job,
         rank: int,
         start_step: int,

@@ -61,11 +61,13 @@ def find_routers(
             if id(module) in seen or not _is_router(name, module, chosen):
                 continue
             seen.add(id(module))
-            width = experts or _told(module, _EXPERTS) or _rows(module)
+            width = experts or _size_of(module, _EXPERTS) or _rows(module)
             if not width:
                 raise ValueError(f"{name}: how many experts? Give experts=N")
             block, layer = _place(name, module, len(found))
-            found.append(Router(name, module, block, layer, width, top_k or _told(module, _TOP_K)))
+            found.append(
+                Router(name, module, block, layer, width, top_k or _size_of(module, _TOP_K))
+            )
     if not found:
         raise ValueError(
             "no MoE router found in the model: name them by routers=PATTERN, and say by"
@@ -186,7 +188,7 @@ def _place(name: str, module: Any, ordinal: int) -> tuple[str, int]:
     return "decoder", int(numbers[0]) if numbers else ordinal
 
 
-def _told(module: Any, names: tuple[str, ...]) -> int | None:
+def _size_of(module: Any, names: tuple[str, ...]) -> int | None:
     for owner in (module, getattr(module, "config", None)):
         for name in names if owner is not None else ():
             value = getattr(owner, name, None)

@@ -31,7 +31,7 @@ ANALYSES = ("offline", "inline", "async")
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectionOptions:
     """What the profiler is asked to collect; fields are torch_npu's where they have its names."""
 
     level: int | str = 1
@@ -58,7 +58,7 @@ class Window:
     """A profiler that runs from its construction to `stop`. Raises what torch_npu raises."""
 
     def __init__(
-        self, root: Path, collected: Collected, *, warmup: int, active: int, first_step: int
+        self, root: Path, collected: CollectionOptions, *, warmup: int, active: int, first_step: int
     ) -> None:
         npu = importlib.import_module("torch_npu").profiler
         self.folder: Path | None = None

@@ -74,7 +74,7 @@ def make_plan(
         of_run.setdefault(storable(name), []).append(source)
     for name, sources in sorted(of_run.items()):
         there = known.of_run(name) + _captures_of(name, reading)
-        for capture, source in _assigned(known, there, name, sources, plan):
+        for capture, source in _assign(known, there, name, sources, plan):
             if (name, capture, source.rank) in under_way:
                 continue
             task = _task(known, name, capture, source, plan)
@@ -152,7 +152,7 @@ def _with_former_rank(profile: Profile, known: StoreSpans) -> Profile:
     return profile
 
 
-def _assigned(
+def _assign(
     known: StoreSpans,
     there: Sequence[KnownCapture],
     run: str,

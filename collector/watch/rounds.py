@@ -18,7 +18,7 @@ from ..engines.engine import lost_rank
 from ..engines.processes import LostWorker, Processes
 from ..ingest.read_rank import RankOutcome, RankTask
 from ..readers.metadata.profiler_metadata import read_metadata
-from ..store.derived import derived_folder, read_derived
+from ..store.derived_tier import derived_folder, read_derived
 from ..store.manifest import create_store, is_store, rank_folder, write_index
 from ..store.mirror import url_behind
 from ..store.retention import StoredCapture, drop_capture
@@ -28,7 +28,7 @@ from .capture_spans import Key, StoreSpans
 from .folders import FinishedProfile, Folder, Folders, look_around
 from .options import Hooks, Options
 from .plan_ranks import make_plan
-from .watch_state import Quarantined, Waiting, WatchState, write_watch_state
+from .watch_state import QuarantinedProfile, Waiting, WatchState, write_watch_state
 from .work import CompareTask, Contents, Done, LookTask, ReadTask, Result, Task, why_lost
 
 # While many ranks are read, what is done so far is shown as often.
@@ -277,7 +277,7 @@ def refuse(watch: Watch, place: str, reason: str, fingerprint: str) -> None:
     since_ns = next(
         (one.since_ns for one in watch.state.quarantined if one.path == place), time.time_ns()
     )
-    watch.say(quarantined=(*others, Quarantined(place, reason, fingerprint, since_ns)))
+    watch.say(quarantined=(*others, QuarantinedProfile(place, reason, fingerprint, since_ns)))
     watch.handed.tell(f"cannot use {place}: {reason}; retrying when its files change")
 
 

@@ -119,9 +119,9 @@ def _watch(options: Options, handed: Hooks, stop: threading.Event) -> WatchState
         while not stop.is_set():
             is_retried = watch.is_kept_waiting and time.monotonic() >= watch.try_again_s
             retried_s = watch.try_again_s if is_retried else None
-            with _survived(watch):
+            with _survive(watch):
                 ingest_round(watch)
-                with _survived(watch):  # a log's trouble keeps no capture from being compared
+                with _survive(watch):  # a log's trouble keeps no capture from being compared
                     follow(watch, followed)
                 compare_round(watch)
                 end_pause(watch, retried_s)
@@ -144,7 +144,7 @@ def _watch(options: Options, handed: Hooks, stop: threading.Event) -> WatchState
 
 
 @contextlib.contextmanager
-def _survived(watch: Watch) -> Iterator[None]:
+def _survive(watch: Watch) -> Iterator[None]:
     """What goes wrong in one round is told and counted, and the next one tries again."""
     try:
         yield

@@ -25,7 +25,7 @@ _SILENT_POLLS = 10
 _SILENT_S = 900.0
 
 
-class Quarantined(msgspec.Struct, frozen=True):
+class QuarantinedProfile(msgspec.Struct, frozen=True):
     """A profile that cannot be read, why, and since when (Unix time, ns).
 
     It is left where it lies, and tried again when `fingerprint`, of its files' names, sizes and
@@ -65,7 +65,7 @@ class WatchState(msgspec.Struct, frozen=True):
     captures_dropped_total: int = 0
     errors_total: int = 0
     polls_total: int = 0
-    quarantined: tuple[Quarantined, ...] = ()
+    quarantined: tuple[QuarantinedProfile, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     last_poll_ns: int | None = None
     last_ingest_ns: int | None = None

@@ -126,7 +126,7 @@ def plans(
     )
 
 
-def _devices(one: plan_frames.Planned) -> pl.DataFrame:
+def _devices(one: plan_frames.ExpertPlan) -> pl.DataFrame:
     """Tokens of each layer and device by the places before and after."""
     made = one.plan
     each: dict[str, Any] = {}

@@ -6,7 +6,7 @@ import polars as pl
 
 from npuscope.analysis.memory.memory import MemoryFacts
 from npuscope.analysis.wording import percent
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ..units import fitting_unit
 
@@ -48,4 +48,4 @@ def what_fills(facts: MemoryFacts) -> str:
                 Message(template, name=most["name"], held=size(most["held_bytes"]),
                         share=percent(most["share_ratio"]))
             )  # fmt: skip
-    return joined(sentences, " ")
+    return join(sentences, " ")

@@ -14,7 +14,7 @@ import polars as pl
 
 from npuscope.analysis.findings.finding import Finding
 from npuscope.analysis.findings.findings import findings
-from npuscope.analysis.flops.job_mfu import gathered, mean_use
+from npuscope.analysis.flops.job_mfu import gather_figures, mean_use
 from npuscope.analysis.flops.kernels.count import kernel_work
 from npuscope.analysis.flops.losses import losses, together
 from npuscope.analysis.flops.mfu import mfu, why_unknown
@@ -22,7 +22,7 @@ from npuscope.analysis.means import mean_steps
 from npuscope.analysis.scope import ALL, Scope
 from npuscope.analysis.views import frame
 from npuscope.analysis.wording import ms
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 # Of work that lasts longer than the step, which would contradict it otherwise.
 _BEYOND = Message(
@@ -80,7 +80,7 @@ def job_use(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> JobUse:
     found = mfu(con, scope)
     lost = losses(con, found.rows, kernel_work(found.counted), scope)
     counted = found.rows.filter(pl.col("kernel_mfu_causal_ratio").is_not_null())
-    used = mean_use(con, gathered(con, found.rows, "job"), ["run", "capture"])
+    used = mean_use(con, gather_figures(con, found.rows, "job"), ["run", "capture"])
     kernel = used.filter(pl.col("figure") == "kernel_mfu_causal_ratio")["value"]
     return JobUse(
         kernel[0] if len(kernel) else None,
@@ -136,7 +136,7 @@ def step_told(
     if step_ns is None:  # the producer's own table has parts of a rank, and no start and end
         return None, parts
     if row["length_ns"] > step_ns and ms(row["length_ns"]) != ms(step_ns):
-        parts = joined((parts, _BEYOND_ALONE if is_alone else _BEYOND), " ")
+        parts = join((parts, _BEYOND_ALONE if is_alone else _BEYOND), " ")
     return Message(whose, step=ms(step_ns), rank=rank), parts
 
 

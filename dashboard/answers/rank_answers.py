@@ -14,7 +14,7 @@ from npuscope.analysis.ranks.stragglers.blame import VERDICT_WORDS
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.views import frame, open_views
 from npuscope.analysis.wording import UNKNOWN
-from npuscope.messages import Message, StoredMessage, restored
+from npuscope.messages import Message, StoredMessage, restore_text
 
 from ..locale.language import Say
 from ..terminal.straggler_tables import figure_text, rank_text
@@ -110,7 +110,7 @@ def evidence(row: dict[str, object]) -> list[dict[str, str]]:
 
 def _what(line: dict[str, Any]) -> str:
     kept = line.get("message")
-    return restored(msgspec.convert(kept, StoredMessage)) if kept else str(line["what"])
+    return restore_text(msgspec.convert(kept, StoredMessage)) if kept else str(line["what"])
 
 
 def in_sentences(lines: list[dict[str, str]]) -> tuple[list[dict[str, str]], list[str]]:

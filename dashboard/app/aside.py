@@ -41,11 +41,11 @@ def is_large(con: duckdb.DuckDBPyConnection) -> bool:
     return bool(count >= MANY_OPERATIONS)
 
 
-def computed(path: str, version: str, fn: Callable[..., Any], arguments: dict[str, Any]) -> bool:
-    """Whether `sources.kept` has the answer; where not, it is asked for, beside the page.
+def is_computed(path: str, version: str, fn: Callable[..., Any], arguments: dict[str, Any]) -> bool:
+    """Whether `sources.answer_of` has the answer; where not, it is asked for, beside the page.
 
-    Of an answer that failed, too, so that who asks `kept` meets the error. What was asked of an
-    earlier version and is not begun is given up: its pages start anew.
+    Of an answer that failed, too, so that who asks `answer_of` meets the error. What was asked of
+    an earlier version and is not begun is given up: its pages start anew.
     """
     key = (path, version, f"{fn.__module__}.{fn.__qualname__}", tuple(sorted(arguments.items())))
     with _guard:
@@ -64,7 +64,7 @@ def _compute(
     begin_s: float, path: str, version: str, fn: Callable[..., Any], arguments: dict[str, Any]
 ) -> None:
     time.sleep(max(begin_s - time.monotonic(), 0.0))
-    sources.kept(path, version, fn, arguments)
+    sources.answer_of(path, version, fn, arguments)
 
 
 def wait(say: Say, is_ready: Callable[[], bool]) -> None:

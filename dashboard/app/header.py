@@ -15,7 +15,7 @@ from ..locale.language import Say, languages
 from ..theme import DARK, LIGHT
 from . import sources
 from .plain_text import plain, sentence
-from .state import Known, View, lacking, moved, params_of, view_of
+from .state import Choices, View, lacking, move_view, params_of, view_of
 
 _POLL_S = 5
 _REMEMBERED, _LACKING = "view", "lacking"
@@ -71,10 +71,10 @@ _MORE = """<style>
 Option = TypeVar("Option")
 
 
-def current_view(known: Known) -> View:
+def current_view(known: Choices) -> View:
     """The view of this visit: from the URL, or, where a page was opened from the menu, the one
     before. The URL then says it in full."""
-    asked = _asked() or st.session_state.get(_REMEMBERED, {})
+    asked = _asked_view() or st.session_state.get(_REMEMBERED, {})
     view = view_of(asked, known)
     if told := lacking(asked, known):
         st.session_state[_LACKING] = (view.store, view.scope), told
@@ -101,29 +101,29 @@ def look_at(view: View) -> None:
     """Make a view the current one."""
     told = params_of(view)
     st.session_state[_REMEMBERED] = told
-    if _asked() != told:
+    if _asked_view() != told:
         st.query_params.from_dict(told)
 
 
-def _asked() -> dict[str, str]:
+def _asked_view() -> dict[str, str]:
     """What the URL says; of a repeated key the last."""
     return {name: st.query_params[name] for name in st.query_params}
 
 
 def language_of_visit() -> str:
     """Before any store is looked at: for the menu and for errors."""
-    told = _asked().get("lang") or st.session_state.get(_REMEMBERED, {}).get("lang")
-    return told if told in languages() else sources.served().lang
+    told = _asked_view().get("lang") or st.session_state.get(_REMEMBERED, {}).get("lang")
+    return told if told in languages() else sources.what_is_served().lang
 
 
-def pickers(view: View, known: Known, say: Say) -> None:
+def pickers(view: View, known: Choices, say: Say) -> None:
     """Run, capture, rank, step and language, as they are in the view."""
     capture = known.chosen(view)
     assert capture is not None
     is_several = len(known.stores) > 1
 
     def move(**changes: str | int | None) -> None:
-        look_at(moved(view, known, **changes))
+        look_at(move_view(view, known, **changes))
 
     def run_named(one: tuple[str, str]) -> str:
         return f"{one[1]} ({one[0]})" if is_several else one[1]

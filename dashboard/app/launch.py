@@ -52,24 +52,24 @@ def is_loopback(host: str) -> bool:
 def chosen_port(host: str, port: int | None) -> int:
     """The port asked for, or the first free one from 8501 on. Raises UsageError."""
     if port is not None:
-        if error := _refused(host, port):
+        if error := _refusal(host, port):
             free = next(_free(host, port + 1), None)
             hint = f"--port {free} is free" if free else "give another --port"
             raise UsageError(f"cannot listen on {host}, port {port} ({error}): {hint}")
         return port
     free = next(_free(host, DEFAULT_PORT), None)
     if free is None:
-        error = _refused(host, DEFAULT_PORT) or "taken"
+        error = _refusal(host, DEFAULT_PORT) or "taken"
         raise UsageError(f"cannot listen on {host} ({error}): give --host or --port")
     return free
 
 
 def _free(host: str, first: int) -> Iterator[int]:
     last = min(first + _PORTS_TRIED, 65536)
-    return (port for port in range(first, last) if not _refused(host, port))
+    return (port for port in range(first, last) if not _refusal(host, port))
 
 
-def _refused(host: str, port: int) -> str:
+def _refusal(host: str, port: int) -> str:
     """Why nobody can listen there, or nothing."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as trial:

@@ -23,13 +23,13 @@ from npuscope.console.printable import visible
 from npuscope.messages import Message
 
 from ..figures.layout import apply_theme, visible_names
-from ..locale.language import Say, labelled, language_of
+from ..locale.language import Say, label_of, language_of
 from ..terminal.parts_table import CHANGES, WORDS
 from ..units import Readable, readable
 from . import aside, header, sources
 from .plain_text import plain, sentence
 from .served_stores import Place
-from .state import SHARES, Known, KnownCapture, View, moved, params_of
+from .state import SHARES, Choices, KnownCapture, View, move_view, params_of
 
 PAGES = {
     "overview": "Overview", "timeline": "Timeline", "communication": "Communication",
@@ -46,7 +46,7 @@ class Page:
 
     name: str
     view: View
-    known: Known
+    known: Choices
     place: Place
     version: str
     say: Say
@@ -66,7 +66,7 @@ class Page:
     @property
     def is_across(self) -> bool:
         """Whether results over all ranks are there: waits, clocks, stragglers."""
-        return sources.opened(self.place.path, self.version).is_across
+        return sources.open_tables(self.place.path, self.version).is_across
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -93,18 +93,18 @@ class Page:
         name: None where `fn` does not heed it, as it is computed once for each scope.
         Arguments are hashable; `fn` depends on nothing else. Raises NpuscopeError as `fn` does.
         """
-        given = sources.given(fn, self.view.scope, arguments)
-        return sources.kept(self.place.path, self.version, fn, given)
+        given = sources.arguments_of(fn, self.view.scope, arguments)
+        return sources.answer_of(self.place.path, self.version, fn, given)
 
     def later(self, fn: Callable[..., Any], **arguments: Any) -> Any:
         """As `frame`, for what takes seconds where all ranks have many operations: None while that
         is computed. A line says so, and the page starts anew when it is there."""
         if not self.frame(aside.is_large):
             return self.frame(fn, **arguments)
-        given = sources.given(fn, self.view.scope, arguments)
+        given = sources.arguments_of(fn, self.view.scope, arguments)
 
         def is_ready() -> bool:
-            return aside.computed(self.place.path, self.version, fn, given)
+            return aside.is_computed(self.place.path, self.version, fn, given)
 
         if is_ready():
             return self.frame(fn, **arguments)
@@ -267,23 +267,23 @@ class Page:
 
     def go(self, page: str, **changes: str | int | None) -> str:
         """Link to a page with this view and some changes: `go("timeline", rank=3)`."""
-        asked = params_of(moved(self.view, self.known, **changes))
+        asked = params_of(move_view(self.view, self.known, **changes))
         return f"{'.' if page == 'overview' else page}?{urlencode(asked)}"
 
     def link(self, label: str, page: str, **changes: str | int | None) -> None:
         """A link to a page of this app with this view and some changes, in the same tab."""
-        asked = params_of(moved(self.view, self.known, **changes))
+        asked = params_of(move_view(self.view, self.known, **changes))
         st.page_link(f"{page}.py", label=self.say(label), query_params=asked)
 
     def visit(self, page: str, **changes: str | int | None) -> None:
         """Go to a page of this app with this view and some changes."""
-        asked = params_of(moved(self.view, self.known, **changes))
+        asked = params_of(move_view(self.view, self.known, **changes))
         st.switch_page(f"{page}.py", query_params=asked)
 
     def look_at(self, **changes: str | int | None) -> None:
         """Put other choices into the URL, when a visitor made them: for callbacks, after which the
         page starts anew by itself."""
-        header.look_at(moved(self.view, self.known, **changes))
+        header.look_at(move_view(self.view, self.known, **changes))
 
     def change(self, **changes: str | int | None) -> None:
         """Look at something else on this page: puts it into the URL and starts the page anew."""
@@ -316,7 +316,7 @@ def open_page(name: str) -> Page:
     header.pickers(view, known, say)
     header.not_there(view, say)
     header.left_out(left_out, say)
-    header.watch(say, sources.published(place.path, version, chosen.run, chosen.capture), seen)
+    header.watch(say, sources.published_at(place.path, version, chosen.run, chosen.capture), seen)
     return Page(name, view, known, place, version, say)
 
 
@@ -378,12 +378,12 @@ def draw_table(
         elif column in _SAID and values.dtype == pl.String:
             values = values.replace({word: say(word) for word in values.drop_nulls().unique()})
         shown[column] = _visible(values)
-        label = titles.get(column) or labelled(column, one.words, say)
+        label = titles.get(column) or label_of(column, one.words, say)
         told = helps.get(column, helps.get(""))
         config[column] = (
             st.column_config.LinkColumn(label, display_text=f"{say('open')} →", help=told)
             if column in links
-            else _configured(one, label, told)
+            else _column_config(one, label, told)
         )
     rows = min(max(chosen.height, 1), _MOST_ROWS_SHOWN) + 1
     st.dataframe(
@@ -427,7 +427,7 @@ def _place(known: Metric) -> str:
     return f"`{known.name}`: analysis/{known.file}"
 
 
-def _configured(one: Readable, label: str, told: str | None) -> Any:
+def _column_config(one: Readable, label: str, told: str | None) -> Any:
     label += f" ({one.unit})" if one.unit else ""
     if not one.is_number:
         return st.column_config.Column(label, width=_text_px(one.values), help=told)

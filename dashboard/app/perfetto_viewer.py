@@ -37,13 +37,13 @@ from starlette.types import Message as ASGIMessage
 from npuscope.analysis.wording import megabytes, ranks_named
 from npuscope.errors import UsageError
 from npuscope.messages import Message
-from npuscope.profile import Opened
+from npuscope.profile import OpenTables
 
 from ..perfetto.choice import Choice
 from ..perfetto.rank_tables import Trace, expected_of, trace_of
 from ..perfetto.trace_file import write
-from ..perfetto.trace_size import Expected
-from .secured import Secured
+from ..perfetto.trace_size import ExpectedTrace
+from .secure_answers import SecureAnswers
 
 KEPT_TRACES = 8
 # A browser opens that in about half a minute.
@@ -92,7 +92,7 @@ def routes(base: str = "") -> list[BaseRoute]:
         Route("/trace/{token}/{title}", _trace),
         Mount("/ui", _Alone(StaticFiles(directory=ui, html=True))),
     ]
-    return [Mount(f"{base}/perfetto", routes=inner, middleware=[Middleware(Secured)])]
+    return [Mount(f"{base}/perfetto", routes=inner, middleware=[Middleware(SecureAnswers)])]
 
 
 class _Alone:
@@ -201,7 +201,7 @@ def write_window(
     wide = {rank: around(windows_ns[rank], known_ns[rank])[0] for rank in windows_ns}
     seen = [around(windows_ns[rank], known_ns[rank])[1] for rank in windows_ns]
     ranks = tuple((rank, rank) for rank in sorted(windows_ns))
-    trace = trace_of(Opened(con, target), Choice(run=run, capture=capture, ranks=ranks))
+    trace = trace_of(OpenTables(con, target), Choice(run=run, capture=capture, ranks=ranks))
     trace, expected = _cut(trace, wide)
     if expected.size_bytes > MOST_BYTES:
         trace, expected = _cut(trace, windows_ns)
@@ -220,7 +220,7 @@ def write_window(
     return Opening(title, first_ns - zero_ns, last_ns - zero_ns)
 
 
-def _cut(trace: Trace, windows_ns: Mapping[int, tuple[int, int]]) -> tuple[Trace, Expected]:
+def _cut(trace: Trace, windows_ns: Mapping[int, tuple[int, int]]) -> tuple[Trace, ExpectedTrace]:
     """A trace of some windows, and how large it will be."""
     places = tuple(
         replace(place, from_ns=windows_ns[place.rank][0], to_ns=windows_ns[place.rank][1])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from npuscope.profile import Source, compare_ranks, opened
+from npuscope.profile import Source, compare_ranks, open_tables
 
 # Where the server is told what it serves: a JSON object of `Served`.
 ENVIRONMENT = "NPUSCOPE_DASHBOARD"
@@ -21,7 +21,7 @@ class Place(msgspec.Struct, frozen=True):
     title: str
 
 
-class Served(msgspec.Struct, frozen=True):
+class ServedStores(msgspec.Struct, frozen=True):
     """What a server shows, and how it starts; `run` is looked at first, `strategies` is the file
     that a search wrote."""
 
@@ -38,7 +38,7 @@ def ready(
     say: Callable[[str], None],
     lang: str,
     strategies: Path | None = None,
-) -> Served:
+) -> ServedStores:
     """Read what is not read yet and compare all ranks, with progress; `say` gets what to tell.
 
     Raises NpuscopeError.
@@ -46,7 +46,7 @@ def ready(
     targets: list[Path] = []
     run = None
     for source in sources:
-        with opened(source) as data:
+        with open_tables(source) as data:
             for message in data.messages:
                 say(message)
             if data.result is not None and not data.result.is_complete:
@@ -59,10 +59,10 @@ def ready(
     places = {str(target): title for target, title in zip(targets, titles, strict=True)}
     memory_bytes = sources[0].memory_bytes
     file = None if strategies is None else str(strategies.resolve())
-    return Served([Place(*pair) for pair in places.items()], lang, run, memory_bytes, file)
+    return ServedStores([Place(*pair) for pair in places.items()], lang, run, memory_bytes, file)
 
 
-def environment_of(served: Served) -> dict[str, str]:
+def environment_of(served: ServedStores) -> dict[str, str]:
     """The environment of a server that shows this."""
     return {ENVIRONMENT: msgspec.json.encode(served).decode()}
 

@@ -80,7 +80,7 @@ def main() -> None:
         MAIN,
         routes=[*perfetto_viewer.routes(below), *_timeline_routes(below)],
         middleware=[Middleware(OwnVisitors, hosts=hosts, origins=origins)],
-        lifespan=_started,
+        lifespan=_start,
     )
     _end_when_told()
     app.run(config=options)
@@ -95,7 +95,7 @@ def _timeline_routes(base: str) -> list[BaseRoute]:
     from starlette.middleware import Middleware
     from starlette.routing import Mount, Route
 
-    from .secured import Secured
+    from .secure_answers import SecureAnswers
 
     def answered(request: Request) -> Response:
         from . import timeline_tiles
@@ -103,7 +103,7 @@ def _timeline_routes(base: str) -> list[BaseRoute]:
         return timeline_tiles.answer(request.path_params["name"], request)
 
     inner = [Route("/{name}", answered)]
-    return [Mount(f"{base}/timeline-data", routes=inner, middleware=[Middleware(Secured)])]
+    return [Mount(f"{base}/timeline-data", routes=inner, middleware=[Middleware(SecureAnswers)])]
 
 
 class OwnVisitors:
@@ -146,7 +146,7 @@ class OwnVisitors:
 
 
 @contextlib.asynccontextmanager
-async def _started(app: App) -> AsyncIterator[None]:
+async def _start(app: App) -> AsyncIterator[None]:
     """Neither visitors nor a fault keep the server from ending when told to; what its first visitor
     would wait for is computed meanwhile, and nothing twice: who comes waits for the rest of it."""
     _end_when_told()  # the server took the signals
@@ -170,19 +170,19 @@ def _warm_up() -> None:
         version = sources.version_of(path)
         scope = view.scope.job
         for fn, arguments in _first_questions():
-            sources.kept(path, version, fn, sources.given(fn, scope, arguments))
+            sources.answer_of(path, version, fn, sources.arguments_of(fn, scope, arguments))
         time.sleep(aside.HEAD_START_S)  # a first visitor's overview is being drawn
         for fn, arguments in _questions_of_others():
-            sources.kept(path, version, fn, sources.given(fn, scope, arguments))
-        is_large = sources.kept(path, version, aside.is_large, {})
+            sources.answer_of(path, version, fn, sources.arguments_of(fn, scope, arguments))
+        is_large = sources.answer_of(path, version, aside.is_large, {})
         for fn in _long_questions():
-            given = sources.given(fn, scope, {})
+            given = sources.arguments_of(fn, scope, {})
             if is_large:
-                aside.computed(path, version, fn, given)
+                aside.is_computed(path, version, fn, given)
             else:
-                sources.kept(path, version, fn, given)
+                sources.answer_of(path, version, fn, given)
         for fn, arguments in _of_timeline(path, version, capture):
-            sources.kept(path, version, fn, arguments)
+            sources.answer_of(path, version, fn, arguments)
 
 
 def _first_questions() -> Iterator[Question]:
@@ -233,7 +233,7 @@ def _of_timeline(path: str, version: str, capture: KnownCapture) -> Iterator[Que
     from . import sources
 
     place = {"run": capture.run, "capture": capture.capture}
-    at = sources.kept(path, version, extent, place)
+    at = sources.answer_of(path, version, extent, place)
     if at.window_ns is not None:
         yield step_borders, place | {"at": at}
         yield overview, {"at": at, "ranks": tuple(at.ranks["rank"]), "window_ns": at.window_ns}

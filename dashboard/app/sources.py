@@ -28,10 +28,10 @@ from npuscope.collector.store.compact_files import torn
 from npuscope.collector.store.manifest import DROPPED, INDEX, MANIFEST, is_store, manifests
 from npuscope.errors import NpuscopeError, UsageError
 from npuscope.messages import Message
-from npuscope.profile import Opened, compare_ranks, reading_warnings, summary_versions
+from npuscope.profile import OpenTables, compare_ranks, reading_warnings, summary_versions
 
-from .served_stores import ENVIRONMENT, Place, Served
-from .state import Known, KnownCapture
+from .served_stores import ENVIRONMENT, Place, ServedStores
+from .state import Choices, KnownCapture
 
 _IDLE = 4  # connections kept ready, per store
 _POLL_S = 2.0
@@ -75,15 +75,15 @@ class Tables:
                 self.idle.put_nowait(cursor)
 
 
-def served() -> Served:
+def what_is_served() -> ServedStores:
     """What this server was told to show."""
     told = os.environ.get(ENVIRONMENT, "")
-    return msgspec.json.decode(told, type=Served) if told else Served([])
+    return msgspec.json.decode(told, type=ServedStores) if told else ServedStores([])
 
 
 def strategies() -> Found | None:
     """The search that this server was told to show, as its file now is. Raises UsageError."""
-    path = served().strategies
+    path = what_is_served().strategies
     if path is None:
         return None
     with contextlib.suppress(OSError):
@@ -104,7 +104,7 @@ def version_of(path: str) -> str:
 
 def versions() -> tuple[str, ...]:
     """The version of every store served."""
-    return tuple(version_of(place.path) for place in served().places)
+    return tuple(version_of(place.path) for place in what_is_served().places)
 
 
 def _state(path: Path) -> str:
@@ -149,7 +149,7 @@ def _release(tables: Tables) -> None:
 
 
 @st.cache_resource(max_entries=8, show_spinner=_WORKING, on_release=_release)
-def opened(path: str, version: str) -> Tables:
+def open_tables(path: str, version: str) -> Tables:
     """The tables of a store as they are in this version, compared across ranks where memory lets.
 
     Raises NpuscopeError.
@@ -157,7 +157,7 @@ def opened(path: str, version: str) -> Tables:
     target = Path(path)
     con = store.open(target, summaries=summary_versions())
     query.open_views(con)
-    data = Opened(con, target, memory_bytes=served().memory_bytes)
+    data = OpenTables(con, target, memory_bytes=what_is_served().memory_bytes)
     is_across = True
     try:
         compare_ranks(data, is_needed=False)
@@ -172,7 +172,7 @@ def opened(path: str, version: str) -> Tables:
 @st.cache_data(max_entries=64, show_spinner=False)
 def warnings(path: str, version: str, run: str, capture: str) -> tuple[str, ...]:
     """What was lost or guessed when ranks of a capture were read, and when all were compared."""
-    tables = opened(path, version)
+    tables = open_tables(path, version)
     return (*reading_warnings(tables.path, tables.con, Scope(run, capture)), *tables.warnings)
 
 
@@ -203,7 +203,7 @@ def _views(con: duckdb.DuckDBPyConnection) -> tuple[str, ...]:
 
 @st.cache_data(max_entries=64, show_spinner=_WORKING)
 def _captures(path: str, title: str, version: str) -> tuple[KnownCapture, ...]:
-    with opened(path, version).borrowed() as con:
+    with open_tables(path, version).borrowed() as con:
         facts = query.capture_facts(con).to_dicts()
     return tuple(
         KnownCapture(
@@ -224,8 +224,8 @@ def left_out() -> tuple[str, ...]:
     """What to tell of captures that no page shows, as a file of them is torn."""
     return tuple(
         Message("left out: {told}", told=one)
-        for place in served().places
-        for one in opened(place.path, version_of(place.path)).left_out
+        for place in what_is_served().places
+        for one in open_tables(place.path, version_of(place.path)).left_out
     )
 
 
@@ -233,44 +233,44 @@ def look_again() -> bool:
     """After a query failed: whether a file was torn since its store was opened, which the next look
     leaves out. Whatever was kept of that store is computed anew."""
     is_torn = False
-    for place in served().places:
+    for place in what_is_served().places:
         version = version_of(place.path)
-        con = opened(place.path, version).con
+        con = open_tables(place.path, version).con
         if is_store(path := Path(place.path)) and torn(path, store.opened_over(con, path)):
-            opened.clear(place.path, version)
+            open_tables.clear(place.path, version)
             is_torn = True
     if is_torn:
         _captures.clear()
-        _kept.clear()
+        _compute.clear()
     return is_torn
 
 
-def known() -> Known:
+def known() -> Choices:
     """Everything that can be chosen, the newest capture first."""
-    told = served()
+    told = what_is_served()
     found = [
         one
         for place in told.places
         for one in _captures(place.path, place.title, version_of(place.path))
     ]
     found.sort(key=lambda one: (-(one.start_ns or 0), one.store, one.run, one.capture))
-    return Known(tuple(found), told.lang, told.run)
+    return Choices(tuple(found), told.lang, told.run)
 
 
 def place_named(title: str) -> Place:
     """The store with this title. Raises KeyError."""
-    return {place.title: place for place in served().places}[title]
+    return {place.title: place for place in what_is_served().places}[title]
 
 
 def without_paths(message: str) -> str:
     """What an error says, for a browser: stores by their titles."""
-    for place in served().places:
+    for place in what_is_served().places:
         message = message.replace(place.path, place.title)
     return message
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
-def published(path: str, version: str, run: str, capture: str) -> str | None:
+def published_at(path: str, version: str, run: str, capture: str) -> str | None:
     """When the newest rank of a capture was published (ISO, UTC); None where nothing tells."""
     if not is_store(Path(path)):
         return None
@@ -279,20 +279,20 @@ def published(path: str, version: str, run: str, capture: str) -> str | None:
 
 
 @st.cache_data(max_entries=256, show_spinner=_WORKING)
-def _kept(
+def _compute(
     path: str, version: str, name: str, arguments: tuple[tuple[str, Any], ...], _fn: Any
 ) -> Any:
     try:
-        with opened(path, version).borrowed() as con:
+        with open_tables(path, version).borrowed() as con:
             return _fn(con, **dict(arguments))
     except duckdb.IOException:
         # A superseded file outlived its grace period: look again, once.
-        opened.clear(path, version)
-        with opened(path, version).borrowed() as con:
+        open_tables.clear(path, version)
+        with open_tables(path, version).borrowed() as con:
             return _fn(con, **dict(arguments))
 
 
-def kept(path: str, version: str, fn: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+def answer_of(path: str, version: str, fn: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     """What `fn(con, **arguments)` returns, computed once per version of the store.
 
     `fn` is a plain function: what it depends on is its arguments alone.
@@ -302,10 +302,10 @@ def kept(path: str, version: str, fn: Callable[..., Any], arguments: dict[str, A
     if plain.__closure__:
         raise TypeError(f"{fn.__qualname__}: takes values from around it: give them as arguments")
     name = f"{code.co_filename}:{code.co_firstlineno}:{fn.__qualname__}"
-    return _kept(path, version, name, tuple(sorted(arguments.items())), fn)
+    return _compute(path, version, name, tuple(sorted(arguments.items())), fn)
 
 
-def given(fn: Callable[..., Any], scope: Scope, arguments: dict[str, Any]) -> dict[str, Any]:
+def arguments_of(fn: Callable[..., Any], scope: Scope, arguments: dict[str, Any]) -> dict[str, Any]:
     """What a function gets: its scope, or those columns of it that it takes, changed where the
     arguments name one of them; and the other arguments."""
     takes = inspect.signature(fn).parameters

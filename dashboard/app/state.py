@@ -99,7 +99,7 @@ class KnownCapture:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Choices:
     """Everything that can be chosen, the newest capture first."""
 
     captures: tuple[KnownCapture, ...] = ()
@@ -155,7 +155,7 @@ class Known:
         return next(iter((*run[at + 1 :], *reversed(run[:at]), *beside, *alike)), None)
 
 
-def view_of(params: Mapping[str, str], known: Known) -> View:
+def view_of(params: Mapping[str, str], known: Choices) -> View:
     """The view that URL parameters ask for, as far as it exists.
 
     An unknown run or capture gives the newest; an unknown rank or step all of them; a window is
@@ -189,7 +189,7 @@ def view_of(params: Mapping[str, str], known: Known) -> View:
     )
 
 
-def lacking(params: Mapping[str, str], known: Known) -> list[str]:
+def lacking(params: Mapping[str, str], known: Choices) -> list[str]:
     """What URL parameters name and no store holds, a sentence each with what is shown instead."""
     view = view_of(params, known)
     one = known.chosen(view)
@@ -255,7 +255,7 @@ def lanes_text(ranks: Iterable[int]) -> str:
     return ".".join(map(str, ranks)) or _NO_LANES
 
 
-def moved(view: View, known: Known, **changes: str | int | None) -> View:
+def move_view(view: View, known: Choices, **changes: str | int | None) -> View:
     """The view with changes, as a URL with them would give it."""
     asked = params_of(view) | {name: str(value) for name, value in changes.items()}
     return view_of(
@@ -263,7 +263,7 @@ def moved(view: View, known: Known, **changes: str | int | None) -> View:
     )
 
 
-def _capture_of(params: Mapping[str, str], known: Known) -> KnownCapture | None:
+def _capture_of(params: Mapping[str, str], known: Choices) -> KnownCapture | None:
     """The capture asked for, else the newest of the run asked for, else of the run preferred."""
     store, run, capture = params.get("store"), params.get("run"), params.get("capture")
     candidates = list(known.captures)
@@ -278,7 +278,7 @@ def _capture_of(params: Mapping[str, str], known: Known) -> KnownCapture | None:
 
 
 def _base_of(
-    params: Mapping[str, str], known: Known, capture: KnownCapture
+    params: Mapping[str, str], known: Choices, capture: KnownCapture
 ) -> tuple[str | None, str, str] | None:
     """The baseline asked for, where it is there and another capture."""
     for one in _bases(params, known, capture):
@@ -287,7 +287,7 @@ def _base_of(
     return None
 
 
-def _bases(params: Mapping[str, str], known: Known, capture: KnownCapture) -> list[KnownCapture]:
+def _bases(params: Mapping[str, str], known: Choices, capture: KnownCapture) -> list[KnownCapture]:
     """What may be meant by a baseline, the newest first: a run's capture, any of a run, or a
     capture of the run that is looked at."""
     store, run, name = (params.get(one) for one in BASE)

@@ -14,12 +14,12 @@ import streamlit as st
 from npuscope.analysis.timeline.event_details import event_columns
 from npuscope.analysis.timeline.operator_classes import CLASSES
 from npuscope.analysis.timeline.rank_events import HOST_KINDS, STATES
-from npuscope.analysis.timeline.replayed import PARTS
+from npuscope.analysis.timeline.replay_tracks import PARTS
 from npuscope.analysis.timeline.shared_axis import Extent
 from npuscope.messages import Message
 
 from .. import theme
-from ..locale.language import labelled
+from ..locale.language import label_of
 from ..units import words_of
 from .page import Page
 
@@ -137,13 +137,13 @@ def draw_timeline(
     `window_ns` of it in sight, where the visitor has not looked elsewhere; `kinds` are those that
     its groups have."""
     page = drawn.page
-    one = _told(drawn)
+    one = _capture_facts(drawn)
     zero = int(one["zero"])
     base = str(st.get_option("server.baseUrlPath")).strip("/")
     told = {
         "base": f"/{base}/timeline-data" if base else "/timeline-data",
         **one,
-        "beside": beneath and _told(beneath) | {"align": [drawn.step, beneath.step]},
+        "beside": beneath and _capture_facts(beneath) | {"align": [drawn.step, beneath.step]},
         "change": page.view.change or "", "lang": page.view.lang, "parts": list(PARTS),
         "window": window_ns and [window_ns[0] - zero, window_ns[1] - zero],
         "open": list(opened),
@@ -158,12 +158,12 @@ def _texts(page: Page) -> dict[str, str]:
     their values, and some words mean something else in tables."""
     columns = page.frame(event_columns)
     return {
-        **{name: labelled(f"event {name}", words_of(name), page.say) for name in columns},
+        **{name: label_of(f"event {name}", words_of(name), page.say) for name in columns},
         **{str(one): str(page.say(one)) for one in WORDS},
     }
 
 
-def _told(drawn: Drawn) -> dict[str, Any]:
+def _capture_facts(drawn: Drawn) -> dict[str, Any]:
     """What is told of each capture: names by which the server is asked, and its time."""
     page, whole = drawn.page, drawn.at.window_ns
     assert whole is not None

@@ -40,7 +40,7 @@ from npuscope.analysis.timeline import (
     coarser_rows,
     event_details,
     rank_events,
-    replayed,
+    replay_tracks,
     series,
     tiles,
 )
@@ -62,7 +62,7 @@ MOST_TILE_BYTES = 64 << 20
 _ZSTD = pa.Codec("zstd", compression_level=1)
 _LAST_NS = 2**62
 _MOST_COLUMNS = 2_000
-Loaded = tiles.DrawnRank | replayed.Replayed | tuple[series.Series, ...]
+Loaded = tiles.DrawnRank | replay_tracks.ReplayTracks | tuple[series.Series, ...]
 _Making = Callable[[duckdb.DuckDBPyConnection], Loaded]
 OF_ALL = -1  # in place of a rank
 REPLAYED = ("path", "whatif")
@@ -161,7 +161,7 @@ class _Asked:
     def extent(self) -> Extent:
         """Where the capture's ranks stand in time."""
         place = {"run": self.capture.run, "capture": self.capture.capture}
-        found: Extent = sources.kept(self.path, self.version, extent, place)
+        found: Extent = sources.answer_of(self.path, self.version, extent, place)
         return found
 
     @property
@@ -181,13 +181,14 @@ class _Asked:
         key = (*self.place, rank, part)
         return _load(key, lambda con: _LOADERS[part](con, self.extent(), rank))
 
-    def replayed(self) -> replayed.Replayed:
+    def replayed(self) -> replay_tracks.ReplayTracks:
         """What a replay tells; raises NpuscopeError with the reason where it tells nothing."""
         self._needs_all()
         found = _load(
-            (*self.place, OF_ALL, "replay"), lambda con: replayed.replayed(con, self.extent())
+            (*self.place, OF_ALL, "replay"),
+            lambda con: replay_tracks.replay_capture(con, self.extent()),
         )
-        assert isinstance(found, replayed.Replayed)
+        assert isinstance(found, replay_tracks.ReplayTracks)
         return found
 
     def whatif(self) -> Loaded:
@@ -196,11 +197,11 @@ class _Asked:
         words = tuple(self.text("change").split())
         return _load(
             (*self.place, OF_ALL, " ".join(("whatif", *words))),
-            lambda con: replayed.whatif_track(con, self.extent(), words),
+            lambda con: replay_tracks.whatif_track(con, self.extent(), words),
         )
 
     def _needs_all(self) -> None:
-        if not sources.opened(self.path, self.version).is_across:
+        if not sources.open_tables(self.path, self.version).is_across:
             raise CannotAnswer(Message("The ranks were not compared with each other."))
 
     def reason(self, error: NpuscopeError) -> str:
@@ -223,7 +224,7 @@ def _load(key: _Key, make: _Making) -> Loaded:
             if key in _loaded:
                 _loaded.move_to_end(key)
                 return _loaded[key]
-        with sources.opened(key[0], key[1]).borrowed() as con:
+        with sources.open_tables(key[0], key[1]).borrowed() as con:
             found = make(con)
         with _guard:
             _loaded[key] = found
@@ -234,7 +235,7 @@ def _load(key: _Key, make: _Making) -> Loaded:
 
 
 def _size(one: Loaded) -> int:
-    if isinstance(one, tiles.DrawnRank | replayed.Replayed):
+    if isinstance(one, tiles.DrawnRank | replay_tracks.ReplayTracks):
         return one.nbytes
     return sum(curve.at.nbytes + curve.value.nbytes for curve in one)
 
@@ -244,10 +245,10 @@ def _json(value: object) -> Response:
 
 
 def _arrow(table: pa.Table, asked: _Asked) -> Response:
-    return _sent_as(_packed(table, asked), asked, {})
+    return _sent_as(_pack(table, asked), asked, {})
 
 
-def _packed(table: pa.Table, asked: _Asked) -> bytes:
+def _pack(table: pa.Table, asked: _Asked) -> bytes:
     """A table as Arrow. The server's own gzip takes ten times as long as making it: browsers that
     know zstd get that, the others what the server does of itself."""
     sink = pa.BufferOutputStream()
@@ -315,7 +316,7 @@ def _tile(asked: _Asked) -> Response:
             if part == "curves"
             else tiles.timeline_tiles(found, level, index, is_first_track=is_overlap)
         )
-        body = _packed(table, asked)
+        body = _pack(table, asked)
         with _guard:
             _sent[key] = body
             while sum(map(len, _sent.values())) > MOST_TILE_BYTES:
@@ -336,7 +337,7 @@ def _overview(asked: _Asked) -> Response:
     columns = asked.number("columns", 1, _MOST_COLUMNS)
     arguments = {"at": at, "ranks": tuple(at.ranks["rank"]), "window_ns": at.window_ns,
                  "columns": columns}  # fmt: skip
-    found = sources.kept(asked.path, asked.version, overview, arguments)
+    found = sources.answer_of(asked.path, asked.version, overview, arguments)
     cells = found.cells.with_columns(bin_start_ns=found.cells["bin_start_ns"] - at.window_ns[0])
     table = pa.table(cells.rechunk())
     return _arrow(table.replace_schema_metadata({"width_ns": str(found.width_ns)}), asked)
@@ -350,7 +351,7 @@ def _event(asked: _Asked) -> Response:
     start_ns = asked.number("start_ns", -_LAST_NS, _LAST_NS)
     dur_ns = asked.number("dur_ns", 1, _LAST_NS)
     at = asked.extent()
-    with sources.opened(asked.path, asked.version).borrowed() as con:
+    with sources.open_tables(asked.path, asked.version).borrowed() as con:
         found = event_details.event_details(
             con, at, rank, kind, start_ns, dur_ns, key=asked.hint("key"), name=asked.hint("name")
         )
@@ -366,20 +367,20 @@ def _slack(asked: _Asked) -> Response:
     dur_ns = asked.number("dur_ns", 1, _LAST_NS)
     try:
         found, at = asked.replayed(), asked.extent()
-        with sources.opened(asked.path, asked.version).borrowed() as con:
-            slack_ns = replayed.slack_of(con, at, found, rank, kind, start_ns, dur_ns)
+        with sources.open_tables(asked.path, asked.version).borrowed() as con:
+            slack_ns = replay_tracks.slack_of(con, at, found, rank, kind, start_ns, dur_ns)
     except NpuscopeError as error:
         return _json({"slack_ns": None, "reason": asked.reason(error)})
     return _json({"slack_ns": slack_ns})
 
 
-def _found(asked: _Asked) -> Response:
+def _found_events(asked: _Asked) -> Response:
     part, text = asked.word("part", ("device", "host")), asked.text("text")
     rows, count = tiles.timeline_found(asked.events(part), text)
     return _json({"count": count, "rows": rows.to_dicts()})
 
 
-def _measured(asked: _Asked) -> Response:
+def _measured_window(asked: _Asked) -> Response:
     part = asked.word("part", ("device", "host"))
     from_ns = asked.number("from_ns", -_LAST_NS, _LAST_NS)
     to_ns = asked.number("to_ns", from_ns + 1, _LAST_NS)
@@ -388,6 +389,6 @@ def _measured(asked: _Asked) -> Response:
 
 
 ANSWERS: Mapping[str, Callable[[_Asked], Response]] = {
-    "tracks": _tracks, "tile": _tile, "overview": _overview, "event": _event, "found": _found,
-    "measured": _measured, "slack": _slack,
+    "tracks": _tracks, "tile": _tile, "overview": _overview, "event": _event,
+    "found": _found_events, "measured": _measured_window, "slack": _slack,
 }  # fmt: skip

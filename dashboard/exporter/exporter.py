@@ -68,7 +68,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownMetrics:
     """What is shown of runs: metrics, ready to be written."""
 
     runs: frozenset[str]
@@ -89,7 +89,7 @@ class Exporter(Collector):
         )
         self._dropped_said: dict[str, int] = {}
         self._said_once: set[str] = set()
-        self._shown: tuple[Snapshot, Shown] | None = None
+        self._shown: tuple[Snapshot, ShownMetrics] | None = None
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: being registered must not query the store."""
@@ -101,7 +101,7 @@ class Exporter(Collector):
         yield from shown.families
         yield from own
 
-    def now(self) -> tuple[Shown, list[Metric]]:
+    def now(self) -> tuple[ShownMetrics, list[Metric]]:
         """What is shown of runs, the same object for as long as it is the same; and what the
         platform says of itself."""
         standing = self._results.latest()
@@ -139,7 +139,7 @@ class Exporter(Collector):
             self._said_once.add(message)
             self._say(message)
 
-    def _shown_of(self, snapshot: Snapshot) -> Shown:
+    def _shown_of(self, snapshot: Snapshot) -> ShownMetrics:
         """Without what expired since it was gathered, and within the budget."""
         expire_s = self._options.expire_s
         oldest_s = None if expire_s is None else time.time() - expire_s
@@ -151,7 +151,7 @@ class Exporter(Collector):
             return before[1]
         kept = within(snapshot.of_runs(alive).samples, self._options.max_series)
         families = tuple(_family(name, rows) for name, rows in kept.samples.items() if rows)
-        shown = Shown(frozenset(alive), kept, families)
+        shown = ShownMetrics(frozenset(alive), kept, families)
         self._shown = snapshot, shown
         if kept.dropped.keys() != self._dropped_said.keys():
             self._dropped_said = dict(kept.dropped)
@@ -272,13 +272,13 @@ def _registry(exporter: Exporter) -> CollectorRegistry:
     return found
 
 
-def scraped(exporter: Exporter) -> Application:
+def scrape_application(exporter: Exporter) -> Application:
     """The application that answers scrapes.
 
     Text of runs is written, and compressed, once: that is what costs time in a scrape, and between
     two captures it stays the same. What the platform says of itself comes after it.
     """
-    written: dict[tuple[str, bool], tuple[Shown, bytes]] = {}
+    written: dict[tuple[str, bool], tuple[ShownMetrics, bytes]] = {}
     one_at_a_time = threading.Lock()
 
     def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -385,7 +385,7 @@ def server(
     Raises UsageError where it cannot listen, or certificates cannot be read.
     """
     with contextlib.closing(Exporter(options, say)) as exporter:
-        application = for_hosts(scraped(exporter), {*allowed_hosts(host), *names})
+        application = for_hosts(scrape_application(exporter), {*allowed_hosts(host), *names})
         context = protection.tls()
         listening = _listening(application, host, port)
         try:

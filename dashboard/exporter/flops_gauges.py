@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import duckdb
 import polars as pl
 
-from npuscope.analysis.flops.job_mfu import gathered, mean_use
+from npuscope.analysis.flops.job_mfu import gather_figures, mean_use
 from npuscope.analysis.flops.kernels.count import kernel_work
 from npuscope.analysis.flops.losses import by_term, losses, together
 from npuscope.analysis.flops.mfu import ModelUse, mfu
@@ -42,7 +42,7 @@ def flops_gauges(
     """
     keys = list(keys)
     found = mfu(con, use=use, given_peaks=given_peaks)
-    job = gathered(con, found.rows, "job")
+    job = gather_figures(con, found.rows, "job")
     for note in found.notes if use is not None else ():
         if note.startswith(_OF_MODEL):
             tell(note)

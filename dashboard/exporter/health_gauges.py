@@ -8,10 +8,10 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
-from npuscope.analysis.health.dropped import health_dropped
 from npuscope.analysis.health.health import summary_row
 from npuscope.analysis.health.post_training import health_phases
 from npuscope.analysis.health.run_health import run_health
+from npuscope.analysis.health.token_drops import health_dropped
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.views import frame
 

@@ -21,7 +21,7 @@ from npuscope.analysis.views import frame, open_views
 from npuscope.collector.wall_clock import EPOCH_FROM_NS
 from npuscope.errors import TraceNotFound
 
-from ..whole_files import written
+from ..whole_files import write_whole
 from .expert_gauges import expert_gauges
 from .flops_gauges import flops_gauges
 from .gauges import GAUGES, Frames, gauges_of, metric_gauges
@@ -69,7 +69,7 @@ def write_history(
         **metric_gauges(con, _KEYS),
         **flops_gauges(con, _KEYS, use=use, given_peaks=given_peaks, tell=tell),
         **expert_gauges(con, _KEYS),
-        **_logged(con),
+        **_logged_steps(con),
     }
     told = [gathered[gauge.name].select(_KEYS) for gauge in GAUGES if gauge.name in gathered]
     chosen = (
@@ -83,7 +83,7 @@ def write_history(
     )
     timeless = chosen.join(times, on=_KEYS, how="anti", nulls_equal=True)
     count = 0
-    with written(out) as file:
+    with write_whole(out) as file:
         for gauge in GAUGES:
             if gauge.name in gathered:
                 for line in _lines(gauge, gathered[gauge.name], times):
@@ -113,7 +113,7 @@ def _lines(gauge: Gauge, rows: pl.DataFrame, times: pl.DataFrame) -> Iterator[st
         yield f"{gauge.name}{{{named}}} {value!r} {at_ms // 1000}.{at_ms % 1000:03}\n"
 
 
-def _logged(con: duckdb.DuckDBPyConnection) -> Frames:
+def _logged_steps(con: duckdb.DuckDBPyConnection) -> Frames:
     """What the trainer logged of steps that were profiled: only their time is known."""
     rows = frame(con, _LOG)
     return {

@@ -109,12 +109,12 @@ def _published_s(one: Manifest) -> float:
 
 def _folders(store: Path) -> list[Path]:
     found: list[Path] = []
-    for run in _named(store, "run="):
-        found += _named(run, "capture=")
+    for run in _folders_with_prefix(store, "run="):
+        found += _folders_with_prefix(run, "capture=")
     return found
 
 
-def _named(folder: Path, prefix: str) -> list[Path]:
+def _folders_with_prefix(folder: Path, prefix: str) -> list[Path]:
     with contextlib.suppress(OSError):
         return [folder / name for name in sorted(os.listdir(folder)) if name.startswith(prefix)]
     return []

@@ -133,7 +133,7 @@ def take_snapshot(
         flops = partial(flops_gauges, use=use, given_peaks=given_peaks, tell=tell)
         held = partial(_baseline_gauges, runs=runs, baseline=baseline, tell=tell)
         health = partial(health_gauges, store=store)
-        frames |= _gathered(store, runs, (flops, held, health), with_experts, memory_bytes)
+        frames |= _gather(store, runs, (flops, held, health), with_experts, memory_bytes)
     samples = {
         gauge.name: samples_of(gauge, frames[gauge.name])
         for gauge in GAUGES
@@ -178,7 +178,7 @@ def _fresh(runs: Sequence[Run]) -> Frames:
     }
 
 
-def _gathered(
+def _gather(
     store: Path,
     runs: Sequence[Run],
     asked: Sequence[Callable[[duckdb.DuckDBPyConnection, Sequence[str]], Frames]],

@@ -44,7 +44,7 @@ def masking_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
     keys = [name for name in ("kind", "op_type", "group_hash") if name in frame.columns]
     every = frame.drop_nulls(["masked_ns", "exposed_ns"])
     rows = every.head(MOST_ROWS)
-    names = numbered_names(_named(row, say) for row in rows.select(keys).iter_rows())
+    names = numbered_names(_row_name(row, say) for row in rows.select(keys).iter_rows())
     figure = add_parts(go.Figure(), rows, names, HIDING_PARTS, say)
     figure.add_scatter(
         y=names,
@@ -74,7 +74,7 @@ def _kind(name: str | None, say: Say) -> str:
     return say(name) if name else "-"
 
 
-def _named(row: Sequence[str | None], say: Say) -> str:
+def _row_name(row: Sequence[str | None], say: Say) -> str:
     """A kind, a type, or an operation: kind, type and the end of its group's number."""
     if len(row) < 3:
         return _kind(row[0], say)

@@ -13,7 +13,7 @@ from npuscope.analysis.means import are_known, deviations
 from npuscope.analysis.ranks.stragglers.blame import VERDICT_WORDS
 from npuscope.messages import Message
 
-from ..locale.language import Say, labelled
+from ..locale.language import Say, label_of
 from ..theme import BETTER, COMPUTING, CULPRIT, DIVERGING, FREE, SEQUENTIAL, WARNING, WORSE
 from .layout import MOST_CELLS, colour_bar, lay_out, of_many, rows_px
 
@@ -49,7 +49,7 @@ def steps_figure(
     are left out, the last stay.
     """
     rows = deviations(frame, measure, stages)
-    ranks = _ordered(rows, hosts)
+    ranks = _order_ranks(rows, hosts)
     steps = rows["step"].unique().sort(nulls_last=True).to_list()
     most = max(1, MOST_CELLS // max(ranks.height, 1))
     shown = steps[-most:]
@@ -101,7 +101,7 @@ def steps_figure(
     return _host_lines(figure, ranks)
 
 
-def _ordered(rows: pl.DataFrame, hosts: pl.DataFrame | None) -> pl.DataFrame:
+def _order_ranks(rows: pl.DataFrame, hosts: pl.DataFrame | None) -> pl.DataFrame:
     """rank, host: in order of ranks, or of hosts by their first rank."""
     ranks = rows.select(pl.col("rank").unique().sort())
     if hosts is None or hosts["host"].null_count() == hosts.height:
@@ -245,7 +245,7 @@ def by_host(frame: pl.DataFrame, hosts: pl.DataFrame) -> pl.DataFrame:
 
 def capability_named(name: str, say: Say) -> str:
     """A capability in the reader's language, where words like `groups` count things elsewhere."""
-    return labelled(f"capability {name}", name.replace("_", " "), say)
+    return label_of(f"capability {name}", name.replace("_", " "), say)
 
 
 def support_figure(support: pl.DataFrame, say: Say) -> go.Figure:

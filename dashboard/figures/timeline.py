@@ -167,7 +167,7 @@ def lanes_figure(rows: pl.DataFrame, window_ns: tuple[int, int], say: Say) -> go
     in order of rank, kind, lane and start; at most 2,000 that are not pieces of overlap.
     """
     unit, unit_ns = unit_of(window_ns[1] - window_ns[0])
-    placed, names = _placed(rows.head(2 * MOST_BARS))
+    placed, names = _place_events(rows.head(2 * MOST_BARS))
     whole_ns = window_ns[1] - window_ns[0]
     figure = go.Figure()
     for name, kind, colour in _BARS:
@@ -232,7 +232,7 @@ def text_on(colour: str) -> str:
     return "#111111" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "#ffffff"
 
 
-def _placed(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+def _place_events(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     """Events with the row of the picture they stand on, and the names of rows from the top."""
     lane = pl.struct("rank", "kind", "lane")
     numbered = rows.with_columns(lane_number=lane.rle_id().cast(pl.Int64)).sort(

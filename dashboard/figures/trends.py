@@ -49,7 +49,7 @@ def trends_figure(
         figure.update_yaxes(title={"text": unit}, rangemode="tozero", row=number, col=1)
     for title in figure.layout.annotations:
         title.update(x=0, xanchor="left", font={"size": 13})
-    _marked(figure, captures, changes, [title for title, _, _ in shown])
+    _mark_changes(figure, captures, changes, [title for title, _, _ in shown])
     lay_out(figure, say, "", height_px=100 + _PANEL_PX * len(shown))
     figure.update_layout(hovermode="x unified", legend={"y": 1.04}, margin={"t": 70})
     if not is_dated(captures):
@@ -116,7 +116,7 @@ def _mark(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _marked(
+def _mark_changes(
     figure: go.Figure, captures: pl.DataFrame, changes: pl.DataFrame, panels: list[str]
 ) -> None:
     """Lines in the panels that show a measure that changes: of a step's parts those of the step."""

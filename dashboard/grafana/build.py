@@ -132,7 +132,7 @@ def rows(title: str, *exprs: str, told: str, hidden: tuple[str, ...] = ()) -> ta
     return found
 
 
-def _chosen(name: Literal["run", "rank"], query: str) -> dashboard.QueryVariable:
+def _variable(name: Literal["run", "rank"], query: str) -> dashboard.QueryVariable:
     return (
         dashboard.QueryVariable(name).label(name.capitalize()).datasource(_SOURCE)
         .query({"query": query, "refId": name}).multi(True).include_all(True).all_value(".*")
@@ -142,7 +142,9 @@ def _chosen(name: Literal["run", "rank"], query: str) -> dashboard.QueryVariable
     )  # fmt: skip
 
 
-def titled(uid: str, title: str, told: str, panels: tuple[Panel, ...]) -> dashboard.Dashboard:
+def whole_dashboard(
+    uid: str, title: str, told: str, panels: tuple[Panel, ...]
+) -> dashboard.Dashboard:
     """A dashboard of all panels, with the choice of source, run and rank on top."""
     found = (
         dashboard.Dashboard(title).uid(uid).description(told).tags(["npuscope", "ascend"])
@@ -153,8 +155,8 @@ def titled(uid: str, title: str, told: str, panels: tuple[Panel, ...]) -> dashbo
             .tags(["npuscope"]).as_dropdown(True).keep_time(True).include_vars(True)
         )
         .with_variable(dashboard.DatasourceVariable("source").label("Source").type("prometheus"))
-        .with_variable(_chosen("run", "label_values(npuscope_capture_info, run)"))
-        .with_variable(_chosen("rank", 'label_values(npuscope_rank_info{run=~"$run"}, rank)'))
+        .with_variable(_variable("run", "label_values(npuscope_capture_info, run)"))
+        .with_variable(_variable("rank", 'label_values(npuscope_rank_info{run=~"$run"}, rank)'))
     )  # fmt: skip
     for panel in panels:
         found = found.with_panel(panel)
@@ -166,7 +168,7 @@ FOLDER = Path(__file__).parent
 
 def overview() -> dashboard.Dashboard:
     """Where each step's time goes."""
-    return titled(
+    return whole_dashboard(
         "npuscope-overview", "npuscope: training",
         "Where each training step's time goes: of the newest profile of every run.",
         (
@@ -270,7 +272,7 @@ def overview() -> dashboard.Dashboard:
 def experts() -> dashboard.Dashboard:
     """How tokens fall on experts."""
     load = "npuscope_expert_load"
-    return titled(
+    return whole_dashboard(
         "npuscope-experts", "npuscope: experts",
         "How unevenly tokens fall on experts, layer by layer.",
         (
@@ -326,7 +328,7 @@ def experts() -> dashboard.Dashboard:
 
 def platform() -> dashboard.Dashboard:
     """Whether profiles arrive and are read."""
-    return titled(
+    return whole_dashboard(
         "npuscope-platform", "npuscope: fleet and ingest",
         "Whether profiles arrive, are read and are served.",
         (
@@ -399,7 +401,7 @@ def platform() -> dashboard.Dashboard:
 
 def training_health() -> dashboard.Dashboard:
     """How a training goes, by its own log."""
-    return titled(
+    return whole_dashboard(
         "npuscope-health", "npuscope: training health",
         "Loss, gradients, steps and goodput of a training, as its own log tells them.",
         (

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from npuscope.errors import UsageError
-from npuscope.messages import Message, filled
+from npuscope.messages import Message, fill
 
 Say = Callable[[str], str]
 # The heading of a column: words, and the unit behind them that no language puts otherwise.
@@ -47,7 +47,7 @@ def language_of(code: str) -> Say:
 
     def say(text: str) -> str:
         if isinstance(text, Message):
-            return filled(told.get(text.template, text.template), text.values, say)
+            return fill(told.get(text.template, text.template), text.values, say)
         words, _, unit = text.rpartition(" ")
         if text in told or unit not in _UNITS:
             return told.get(text, text)
@@ -56,7 +56,7 @@ def language_of(code: str) -> Say:
     return say
 
 
-def labelled(name: str, words: str, say: Say) -> str:
+def label_of(name: str, words: str, say: Say) -> str:
     """What `name` is called: by itself where it has a template of its own, else by its words,
     which may mean something else elsewhere."""
     told = say(name)

@@ -15,12 +15,12 @@ from npuscope.collector.staging import scalar
 from npuscope.collector.store import store
 from npuscope.collector.store.manifest import Manifest, is_store, manifests
 from npuscope.errors import UsageError
-from npuscope.profile import Opened, summary_versions
+from npuscope.profile import OpenTables, summary_versions
 
 from .choice import AFTER_NS, ALL_STEPS, BEFORE_NS, Choice, Chosen, Place, choose
 from .instants import ms_after_start
 from .slice_rows import statements
-from .trace_size import Expected, expect
+from .trace_size import ExpectedTrace, expect
 from .tracks import make_groups
 
 # For the engine; the interpreter and what it has loaded take as much again.
@@ -41,7 +41,7 @@ class Trace:
     stored: Mapping[int, Manifest] | None
 
 
-def trace_of(data: Opened, choice: Choice) -> Trace:
+def trace_of(data: OpenTables, choice: Choice) -> Trace:
     """What a choice means in opened tables. Raises as `choose` does."""
     chosen = choose(data.con, choice)
     stored = None
@@ -52,7 +52,7 @@ def trace_of(data: Opened, choice: Choice) -> Trace:
     return Trace(data.con, data.target, choice, chosen, stored)
 
 
-def expected_of(trace: Trace) -> Expected:
+def expected_of(trace: Trace) -> ExpectedTrace:
     """How much a trace will hold. Raises UsageError where that is nothing."""
     ranks, tracks = trace.chosen.places, trace.choice.tracks
     with _tables(trace, ranks) as con:
@@ -96,7 +96,7 @@ def _tables(
 
 @contextlib.contextmanager
 def opened_rank(
-    trace: Trace, rank: Place, expected: Expected, spill: Path
+    trace: Trace, rank: Place, expected: ExpectedTrace, spill: Path
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Tables of one rank, with the macros and variables of sources.sql."""
     with _tables(trace, [rank], spill) as con:

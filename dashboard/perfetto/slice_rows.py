@@ -40,14 +40,14 @@ def place(con: duckdb.DuckDBPyConnection, source: str, *, nested: bool) -> None:
         con.execute(sql[name].replace("_source", source))
     if not nested:
         con.execute(sql["overlapping"])
-        lanes = flat_lanes(_asked(con))
+        lanes = flat_lanes(_asked_slices(con))
     else:
         con.execute(sql["edges"])
         con.execute(sql["crossed_tracks"])
         if is_empty(con, "timeline_crossed"):
             return
         con.execute(sql["crossing"])
-        lanes = nested_lanes(_asked(con))
+        lanes = nested_lanes(_asked_slices(con))
     batch: list[tuple[int, int, int, int]] = []
     for placed in lanes:
         if placed[3]:
@@ -58,7 +58,7 @@ def place(con: duckdb.DuckDBPyConnection, source: str, *, nested: bool) -> None:
     _keep(con, batch)
 
 
-def _asked(con: duckdb.DuckDBPyConnection) -> Iterator[Interval]:
+def _asked_slices(con: duckdb.DuckDBPyConnection) -> Iterator[Interval]:
     """Slices of `timeline_asked` in order, a batch in memory at a time."""
     count = scalar(con, "select count(*) from timeline_asked")
     for first in range(0, count, _BATCH):

@@ -40,7 +40,7 @@ from ..units import size_text
 from .choice import Choice, Place
 from .instants import ms_after_start, utc
 from .rank_tables import Trace, opened_rank
-from .trace_size import Expected
+from .trace_size import ExpectedTrace
 from .tracks import KINDS, Track, source_of, tracks_of
 
 _COUNTERS = ("memory", "counters")
@@ -55,7 +55,7 @@ class Written:
     size_bytes: int
 
 
-def write(trace: Trace, out: Path, expected: Expected) -> Written:
+def write(trace: Trace, out: Path, expected: ExpectedTrace) -> Written:
     """Write a trace to `out`, compressed where its name ends in `.gz`.
 
     It takes its name when it is whole. Raises UsageError where `out` is something else than an
@@ -124,7 +124,7 @@ def _write_rank(
         yield kind, stream_lines(con, points_query(rank.rank, source_of(kind)), file)
 
 
-def _head(trace: Trace, expected: Expected) -> str:
+def _head(trace: Trace, expected: ExpectedTrace) -> str:
     """The trace up to its first event."""
     places, choice = trace.chosen.places, trace.choice
     told: dict[str, object] = {
@@ -275,7 +275,7 @@ _OPENED_BYTES_PER_S = 12_000_000
 _BROWSER_BYTES_PER_BYTE = 2.6
 
 
-def before(trace: Trace, expected: Expected) -> Iterator[str]:
+def before(trace: Trace, expected: ExpectedTrace) -> Iterator[str]:
     """What was asked for and is not there; clocks that do not agree; that it will be large."""
     chosen = trace.chosen
     yield from chosen.messages
@@ -315,7 +315,7 @@ def _less(trace: Trace) -> Iterator[str]:
     yield "--tracks overlap,communication"
 
 
-def written_line(trace: Trace, expected: Expected, written: Written, out: Path) -> str:
+def written_line(trace: Trace, expected: ExpectedTrace, written: Written, out: Path) -> str:
     """What a trace holds, and which instant is its zero."""
     events = number(sum(written.event_counts.values()))
     ranks = ranks_named(place.rank for place in trace.chosen.places)

@@ -27,7 +27,7 @@ _PIECES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedTrace:
     """What a trace will hold: about as many events and bytes; the instant from which its times
     count and its last."""
 
@@ -39,7 +39,7 @@ class Expected:
 
 def expect(
     con: duckdb.DuckDBPyConnection, places: Iterable[Place], tracks: Iterable[str]
-) -> Expected | None:
+) -> ExpectedTrace | None:
     """What the tracks of some ranks of one capture hold; None where that is nothing."""
     chosen = list(places)
     con.execute(
@@ -68,4 +68,4 @@ def expect(
     if not starts:
         return None
     windows = [place.from_ns for place in chosen if place.from_ns > BEFORE_NS]
-    return Expected(events, size_bytes, min(windows or starts), max(ends))
+    return ExpectedTrace(events, size_bytes, min(windows or starts), max(ends))

@@ -139,11 +139,11 @@ def _names(
         query = f"select key_a, key_b, list(distinct category) from ({source}) group by all"
         for process, thread, kinds in con.execute(query).fetchall():
             if thread is not None:
-                names[process, thread] = f"host {thread}", f": {', '.join(_ordered(kinds))}"
+                names[process, thread] = f"host {thread}", f": {', '.join(_in_order(kinds))}"
     return names
 
 
-def _ordered(kinds: Iterable[str]) -> list[str]:
+def _in_order(kinds: Iterable[str]) -> list[str]:
     order = ("python", "operator", "enqueue", "dequeue", "api", "gc")
     return sorted(kinds, key=lambda kind: (order.index(kind) if kind in order else 9, kind))
 

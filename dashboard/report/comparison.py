@@ -12,7 +12,7 @@ from npuscope.analysis.compare.side import PER_TOKEN
 from npuscope.analysis.compare.waterfall import by_part
 from npuscope.analysis.views import sum_of
 from npuscope.analysis.wording import UNKNOWN, delta_ms, ms, plain
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ..terminal.measures import MEASURES, figure
 from ..terminal.parts_table import CHANGES, WORDS
@@ -83,7 +83,7 @@ def largest_change(found: Comparison) -> list[Message]:
     part = parts.sort(pl.col("delta_ns") * way, descending=True).row(0, named=True)
     rows = found.rows.filter(part=part["part"])
     row = rows.sort(pl.col("delta_ns") * way, descending=True).row(0, named=True)
-    what = joined((WORDS[row["part"]], row["name"] or ""), " ")
+    what = join((WORDS[row["part"]], row["name"] or ""), " ")
     delta = delta_ms(row["delta_ns"])
     if row["change"] not in CHANGES:
         told = [Message("Most of it: {what}, {delta} ms.", what=what, delta=delta)]

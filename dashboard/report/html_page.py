@@ -21,7 +21,7 @@ from npuscope.analysis.catalog import drawn_in
 from npuscope.analysis.findings.finding import Finding, gain_words
 from npuscope.analysis.wording import ms, percent
 from npuscope.console.printable import visible
-from npuscope.messages import joined
+from npuscope.messages import join
 
 from ..figures.communication import masking_figure
 from ..figures.comparison import change_figure
@@ -30,7 +30,7 @@ from ..figures.layout import visible_names
 from ..figures.memory import curve_figure
 from ..figures.operators import top_figure
 from ..figures.steps import parts_figure, ranks_figure, waterfall_figure
-from ..locale.language import Say, labelled, language_of
+from ..locale.language import Say, label_of, language_of
 from ..terminal.tables import Column, FittedTable, frame_table
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
 
@@ -87,13 +87,13 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_finalized,
+        finalize=_finalize,
     )
     environment.filters["code"] = _with_code
     return environment
 
 
-def _finalized(value: Any) -> Any:
+def _finalize(value: Any) -> Any:
     """What a reader sees of a value; our own markup has been through here already."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
@@ -111,7 +111,7 @@ def _part(block: Block, say: Say) -> dict[str, Any]:
     if isinstance(block, Findings):
         return {"kind": "findings", "found": [_finding(one, say) for one in block.found]}
     if isinstance(block, Sentence):
-        text = say(joined((block.text, block.emphasis), "; "))
+        text = say(join((block.text, block.emphasis), "; "))
         return {"kind": "sentence", "text": text}
     if isinstance(block, Bullets):
         return {"kind": "bullets", "title": say(block.title), "lines": list(map(say, block.lines))}
@@ -138,7 +138,7 @@ def table(fitted: FittedTable, say: Say) -> dict[str, Any]:
 
 def heading(column: Column, say: Say) -> str:
     """A column's heading: the profiler's stage of a step is another word than a pipeline's."""
-    return labelled(f"heading {column.key}", column.heading, say)
+    return label_of(f"heading {column.key}", column.heading, say)
 
 
 def cell(column: Column, row: Mapping[str, Any], say: Say) -> str:
@@ -146,7 +146,7 @@ def cell(column: Column, row: Mapping[str, Any], say: Say) -> str:
     text = column.shown(row).plain
     if not column.is_word:
         return text
-    return labelled(f"measure {text}", text, say) if column.key == "measure" else say(text)
+    return label_of(f"measure {text}", text, say) if column.key == "measure" else say(text)
 
 
 def _finding(one: Finding, say: Say) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from itertools import cycle
 from npuscope.analysis.findings.finding import gain_words
 from npuscope.analysis.wording import ms, percent
 from npuscope.console.printable import printable
-from npuscope.messages import joined
+from npuscope.messages import join
 
 from ..locale.language import Say, language_of
 from ..terminal.tables import FittedTable
@@ -44,7 +44,7 @@ def _lines(block: Block, say: Say) -> Iterator[str]:
             yield f"   {say('predicted gain')}: {_sentence(say(gain_words(one)))}"
             yield f"   {_sentence(say(one.advice))} {say('more')}: `{one.command}`"
     elif isinstance(block, Sentence):
-        yield _sentence(say(joined((block.text, block.emphasis), "; ")))
+        yield _sentence(say(join((block.text, block.emphasis), "; ")))
     elif isinstance(block, Bullets):
         yield f"## {say(block.title)}"
         yield ""

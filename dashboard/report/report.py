@@ -33,7 +33,7 @@ from npuscope.analysis.report_rows import (
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.wording import megabytes, ms, percent, plain, ranks_named, shell_word, us
 from npuscope.collector.wall_clock import EPOCH_FROM_NS
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ..terminal.experts.expert_tables import layer_columns
 from ..terminal.parts_table import mean_parts_table, waterfall_table
@@ -116,7 +116,7 @@ def _facts(facts: Mapping[str, Any], least: int | None) -> Facts:
         ("not captured", _missing(facts)),
         ("parallel", _parallel(facts)),
         ("steps", ", ".join(str(step) for step in facts["steps"] or []) or "not marked"),
-        ("recorded", _recorded(facts)),
+        ("recorded", _recording(facts)),
         ("wall time", _wall_time(facts)),
     )
     return Facts(tuple((name, value) for name, value in lines if value))
@@ -150,7 +150,7 @@ def _parallel(facts: Mapping[str, Any]) -> str:
     return " ".join(f"{kind.upper()}{size}" for kind, size in sizes if size)
 
 
-def _recorded(facts: Mapping[str, Any]) -> str:
+def _recording(facts: Mapping[str, Any]) -> str:
     parts = [
         *(facts["frameworks"] or []),
         *(facts["framework_versions"] or []),
@@ -158,7 +158,7 @@ def _recorded(facts: Mapping[str, Any]) -> str:
         *(facts["profiler_levels"] or []),
         *(Message("{form} export", form=form) for form in facts["source_formats"] or []),
     ]
-    return joined(parts)
+    return join(parts)
 
 
 def _wall_time(facts: Mapping[str, Any]) -> str:
@@ -314,7 +314,7 @@ def _communication(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Ite
         columns,
         frame.head(top).to_dicts(),
         Message(title, scope=over),
-        joined(
+        join(
             [
                 means.means_of_fewer(frame.head(top), {"size": "MB"}) or "",
                 _more(more, "`npuscope comm --by op`") or "",
@@ -416,7 +416,7 @@ def _expert_verdict(seen: Overview) -> tuple[str, str] | None:
     if len(devices):
         of_devices = "the most loaded device has {mean} times the mean of its group"
         told.append(Message(of_devices, mean=_mean(seen, "device_max_over_mean")))
-    experts = Message("experts: {told}", told=joined(told))
+    experts = Message("experts: {told}", told=join(told))
     if seen.cost is None or seen.cost["excess_ns"] is None:
         return experts, ""
     cost = Message("the imbalance costs {cost} ms per step", cost=ms(seen.cost["excess_ns"]))
@@ -432,7 +432,7 @@ def _hottest(seen: Overview) -> str:
     found = hottest(seen, HOTTEST)
     if found.is_empty():
         return ""
-    listed = joined(
+    listed = join(
         Message(
             "expert {expert} of layer {layer} ({over})",
             expert=row["expert"],

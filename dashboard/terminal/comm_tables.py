@@ -52,10 +52,10 @@ def _after_means(
 def _over(rows: pl.DataFrame) -> str:
     """What rows of a mean are of, and over. Without steps they are sums of the whole capture."""
     first = rows.row(0, named=True)
-    ranks = f"mean of {counted(first['rank_count'], 'rank')}"
+    ranks = f"mean of {count_words(first['rank_count'], 'rank')}"
     if not first["step_count"]:
         return f"a rank's whole capture ({ranks}, no steps)"
-    return f"a rank's step ({ranks}, {counted(first['step_count'], 'step')})"
+    return f"a rank's step ({ranks}, {count_words(first['step_count'], 'step')})"
 
 
 def _single(frame: pl.DataFrame, keys: Sequence[str], top: int | None) -> FittedTable:
@@ -70,7 +70,7 @@ def _single(frame: pl.DataFrame, keys: Sequence[str], top: int | None) -> Fitted
         *_time_columns(),
         Column("MB", "size_bytes", megabytes, 3),
     ]
-    title = f"Communication of each rank and step by {_named(keys)} (ms)"
+    title = f"Communication of each rank and step by {_name_of(keys)} (ms)"
     return FittedTable(columns, rows.to_dicts(), title, f"{_EXPOSED}; {_MEASURED}")
 
 
@@ -89,7 +89,7 @@ def _means(rows: pl.DataFrame, keys: Sequence[str], top: int | None, capture: st
             Column("worst rank", "worst_rank", plain, 2),
             Column("its exposed", "worst_exposed_attributed_ns", ms, 1),
         ]
-    title = f"Communication by {_named(keys)}{capture}: ms of {_over(rows)}"
+    title = f"Communication by {_name_of(keys)}{capture}: ms of {_over(rows)}"
     fewer = means_of_fewer(rows, {"transit": "transfer", "wait": "wait", "size": "MB"})
     caption = "; ".join(part for part in (fewer, _EXPOSED, _MEASURED) if part)
     if top is not None and rows.height > top:
@@ -136,11 +136,11 @@ def _group(value: str | None) -> str:
     return UNKNOWN if value is None else f"...{value[-3:]}" if len(value) > 6 else value
 
 
-def _named(keys: Sequence[str]) -> str:
+def _name_of(keys: Sequence[str]) -> str:
     return {"kind": "kind", "op_type": "type"}[keys[0]] if len(keys) == 1 else "operation"
 
 
-def counted(count: int, name: str) -> str:
+def count_words(count: int, name: str) -> str:
     """`2 ranks`, `1 step`."""
     return f"{count:,} {name}{'' if count == 1 else 's'}"
 

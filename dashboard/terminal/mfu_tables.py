@@ -45,7 +45,10 @@ def mfu_table(frame: pl.DataFrame, conventions: Mapping[str, Sequence[str]]) -> 
         *(_MODEL_MFU if frame["model_flops"].is_not_null().any() else []),
     ]
     peaks = {source: (f"peak: {source}",) for source in frame["peak_source"].drop_nulls()}
-    told = [*_told(frame["conventions"], conventions), *_told(frame["peak_source"], peaks)]
+    told = [
+        *_convention_lines(frame["conventions"], conventions),
+        *_convention_lines(frame["peak_source"], peaks),
+    ]
     caption = "; ".join(told)
     return FittedTable(columns, frame.to_dicts(), "MFU", caption or None)
 
@@ -107,7 +110,7 @@ def _whether(value: bool | None) -> str:
     return {True: "yes", False: "no", None: UNKNOWN}[value]
 
 
-def _told(column: pl.Series, parts_of: Mapping[str, Sequence[str]]) -> list[str]:
+def _convention_lines(column: pl.Series, parts_of: Mapping[str, Sequence[str]]) -> list[str]:
     """What the sentences of all rows say, part by part; parts of some rows only are named so."""
     rows = [parts_of[value] for value in column.unique(maintain_order=True).drop_nulls()]
     parts = dict.fromkeys(part for row in rows for part in row)

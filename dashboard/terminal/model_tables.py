@@ -13,8 +13,8 @@ from npuscope.analysis.flops.model.model import Model, ModelFlops
 from npuscope.analysis.flops.model.reconcile import (
     TOLERANCE,
     Pipeline,
-    Published,
-    Reconciled,
+    PublishedTraining,
+    Reconciliation,
     megatron_flops,
     out_of_reach,
 )
@@ -173,7 +173,7 @@ def presets_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     )
 
 
-def reconcile_table(found: Sequence[Reconciled], known: Published) -> RenderableType:
+def reconcile_table(found: Sequence[Reconciliation], known: PublishedTraining) -> RenderableType:
     """Conventions by error, up to 5 %, for each claim; published bubbles beside their formula."""
     parts: list[RenderableType] = []
     for claim in known.claims:
@@ -187,13 +187,13 @@ def reconcile_table(found: Sequence[Reconciled], known: Published) -> Renderable
             parts += [
                 FittedTable(
                     _RECONCILED,
-                    [_reconciled(row) for row in near],
+                    [_reconciliation(row) for row in near],
                     f"{claim.claim} ({claim.source}), {counted}",
                     f"{further} conventions more are off by over {most * 100:g} %: --json has all",
                 ),
                 "",
             ]
-        parts += _excluded(of_claim)
+        parts += _excluded_peaks(of_claim)
     if known.pipelines:
         parts.append(_bubbles_table(known.pipelines, known.pipelines_source))
     return Group(*parts)
@@ -211,7 +211,7 @@ _RECONCILED = [
 ]
 
 
-def _reconciled(row: Reconciled) -> dict[str, Any]:
+def _reconciliation(row: Reconciliation) -> dict[str, Any]:
     return {
         "error": precise(row.error_ratio),
         "reconciles": "yes" if row.reconciles else "no",
@@ -224,14 +224,14 @@ def _reconciled(row: Reconciled) -> dict[str, Any]:
     }
 
 
-def _excluded(found: Sequence[Reconciled]) -> list[RenderableType]:
+def _excluded_peaks(found: Sequence[Reconciliation]) -> list[RenderableType]:
     """What no MFU reconciles with: peaks, each with what comes nearest."""
     far = out_of_reach(found)
     if not far:
         return []
     table = FittedTable(
         [column for column in _RECONCILED if column.key not in ("reconciles", "published")],
-        [_reconciled(row) for row in far],
+        [_reconciliation(row) for row in far],
         "Peaks that no MFU reconciles with, and the nearest",
     )
     return [table, ""]

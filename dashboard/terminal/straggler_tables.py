@@ -10,7 +10,7 @@ import polars as pl
 
 from npuscope.analysis.ranks.stragglers.blame import VERDICT_WORDS, by_rank
 from npuscope.analysis.wording import UNKNOWN, ms, number, numbers, percent, plain, us
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from .tables import Column, FittedTable, decimals, several
 
@@ -90,7 +90,7 @@ def ranks_table(
         caption.append(Message("waits: its own, exposed"))
     if shown.height < together.height:
         caption.append(Message("{number} more ranks", number=together.height - shown.height))
-    return FittedTable(columns, rows, "Ranks that make others wait", joined(caption, "; "))
+    return FittedTable(columns, rows, "Ranks that make others wait", join(caption, "; "))
 
 
 def explained_table(frame: pl.DataFrame) -> FittedTable:

@@ -31,9 +31,9 @@ def change_rows(changes: pl.DataFrame) -> list[dict[str, Any]]:
             "run": row["run"],
             "what": WORDS[row["basis"], row["measure"]],
             "since": row["capture"] if row["step"] is None else f"{row['step']:,}",
-            "share": _signed(row["delta_ratio"]),
-            "low_share": _signed(row["low_ratio"]),
-            "high_share": _signed(row["high_ratio"]),
+            "share": _signed_percent(row["delta_ratio"]),
+            "low_share": _signed_percent(row["low_ratio"]),
+            "high_share": _signed_percent(row["high_ratio"]),
             "count": f"{row['before_count']:,} / {row['after_count']:,}",
         }
         | {
@@ -58,5 +58,5 @@ def changes_table(changes: pl.DataFrame) -> FittedTable:
     return FittedTable(columns, change_rows(changes), "Changes over time")
 
 
-def _signed(share: float | None) -> str:
+def _signed_percent(share: float | None) -> str:
     return UNKNOWN if share is None else f"{share:+.1%}"

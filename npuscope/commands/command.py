@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from npuscope.collector.ingest.ingest import IngestResult
-    from npuscope.profile import Opened, Source
+    from npuscope.profile import OpenTables, Source
 
 Profile = Annotated[
     Path | None,
@@ -72,7 +72,7 @@ _SCOPE: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Request:
     """What every command is asked for: what to open, which rows of it, and JSON or a table."""
 
     source: Source
@@ -80,29 +80,29 @@ class Asked:
     json: bool = False
 
     @contextlib.contextmanager
-    def tables(self, *, need_steps: bool = True) -> Iterator[tuple[Opened, Scope]]:
+    def tables(self, *, need_steps: bool = True) -> Iterator[tuple[OpenTables, Scope]]:
         """Open the tables, say what reading did; at the end, leave with 4 where it was partial or
         a capture asked for is left out.
 
         The scope is the one asked for, of the run that was read where one was. Raises as
         `require_steps` where steps are needed.
         """
-        from npuscope.profile import opened
+        from npuscope.profile import open_tables
 
-        with opened(self.source, scope=self.scope) as data:
+        with open_tables(self.source, scope=self.scope) as data:
             scope = self.scope_of(data)
             if need_steps:
                 self.require_steps(data, scope)
             yield data, scope
         leave_where_partial(data)
 
-    def scope_of(self, data: Opened) -> Scope:
+    def scope_of(self, data: OpenTables) -> Scope:
         """The scope asked for, of the run that was read where one was; says what reading did."""
         for message in data.messages:
             say(message)
         return replace(self.scope, run=data.result.run) if data.result else self.scope
 
-    def require_steps(self, data: Opened, scope: Scope) -> None:
+    def require_steps(self, data: OpenTables, scope: Scope) -> None:
         """Raises UsageError where no step with figures is of the scope, TraceNotFound where there
         is none at all."""
         from npuscope.analysis import query
@@ -158,7 +158,7 @@ def command(*of: str, json: bool = True) -> Callable[[Callable[..., None]], Call
             names = ("path", "folder", "store", "jobs", "memory")
             scope = Scope(**{name: given.pop(name) for name in of})
             source = source_of(**{name: given.pop(name) for name in names}, run=scope.run)
-            body(Asked(source, scope, given.pop("json", False)), **given)
+            body(Request(source, scope, given.pop("json", False)), **given)
 
         run.__name__, run.__doc__, run.__module__ = body.__name__, body.__doc__, body.__module__
         parameters = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in options]
@@ -197,7 +197,7 @@ def source_of(
     return Source(place, store, run, jobs, parse_size(memory) if memory else None)
 
 
-def notes_of(data: Opened, scope: Scope) -> list[str]:
+def notes_of(data: OpenTables, scope: Scope) -> list[str]:
     """What to know beside the figures of a scope: limits of the capture, reading losses."""
     from npuscope.analysis import query
 
@@ -210,7 +210,7 @@ def say_notes(notes: list[str]) -> None:
         say(f"note: {note}")
 
 
-def leave_where_partial(*places: Opened) -> None:
+def leave_where_partial(*places: OpenTables) -> None:
     """List what was not read; leave with 4 where an ingest was partial, or a capture that was asked
     for is left out."""
     for data in places:

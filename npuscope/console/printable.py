@@ -24,7 +24,7 @@ def printable(text: str) -> str:
 
 def visible(text: str) -> str:
     r"""The text with each such character spelled out as `\uXXXX`: for pages and reports."""
-    return _CONTROL.sub(_escaped, text)
+    return _CONTROL.sub(_escape, text)
 
 
 def one_line(text: str) -> str:
@@ -46,10 +46,10 @@ def json_text(value: Any, encoding: str = "utf-8") -> str:
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        return _BEYOND_ASCII.sub(_escaped, text)
+        return _BEYOND_ASCII.sub(_escape, text)
     return text
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     units = found[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

@@ -62,7 +62,7 @@ def write_cluster_output(
         _write_db(seen, folder / "cluster_analysis.db", old=old)
         return folder
     _write_steps(seen, folder / "cluster_step_trace_time.csv", old=old)
-    times, links = _merged(seen, communication, old=old), _merged(seen, matrix, old=old)
+    times, links = _merge(seen, communication, old=old), _merge(seen, matrix, old=old)
     for name, content in (
         ("cluster_communication.json", times),
         ("cluster_communication_matrix.json", links),
@@ -114,7 +114,7 @@ def _write_steps(seen: Sequence[Capture], path: Path, *, old: bool) -> None:
     path.write_text(text.getvalue(), encoding="utf-8")
 
 
-def _merged(seen: Sequence[Capture], of_rank: Any, *, old: bool) -> Tree:
+def _merge(seen: Sequence[Capture], of_rank: Any, *, old: bool) -> Tree:
     """All ranks' files as one: members -> step -> operation -> rank (or pair of global ranks)."""
     groups = {str(group_hash(g.name)): g for _, g in _groups(seen)}
     found: Tree = {}
@@ -168,7 +168,7 @@ def _write_db(seen: Sequence[Capture], path: Path, *, old: bool) -> None:
         places = [c.place[axis] if c and not old else 0 for axis in ("dp", "pp", "tp")]
         rows["ClusterStepTraceTime"].append((str(step), kind, shown, *row, *places))
     for c in seen:
-        _measured(c, rows)
+        _add_matrix(c, rows)
         path_of_rank = f"/data/{c.host_name}_{c.process_id}_20251127123437000_ascend_pt"
         rows["RankDeviceMap"].append((c.rank, c.device_id, c.host_uid, path_of_rank))
         if (c.host_uid, c.host_name) not in rows["HostInfo"]:
@@ -191,7 +191,7 @@ def _write_db(seen: Sequence[Capture], path: Path, *, old: bool) -> None:
     save(path, tables, {names[new]: found for new, found in rows.items()}, ())
 
 
-def _measured(c: Capture, rows: dict[str, list[tuple[object, ...]]]) -> None:
+def _add_matrix(c: Capture, rows: dict[str, list[tuple[object, ...]]]) -> None:
     for report in reports.op_reports(c) if c.job.comm_tasks else ():
         op = report.op
         head = (f"step{op.step}", c.rank, op.name, str(group_hash(op.group.name)))

@@ -64,7 +64,7 @@ def write_mindspore(
 def _write_text(c: Capture, folder: Path, *, stacks: bool) -> None:
     write_json(folder / "trace_view.json", list(_timeline(c)))
     rows = kernel_rows(c)
-    rows = [_stacked(row) for row in rows] if stacks else rows
+    rows = [_with_stack(row) for row in rows] if stacks else rows
     write_lines(folder / "kernel_details.csv", KERNEL_HEADER, rows)
     header = ",".join(("Device_id", "Step", *reports.STEP_COLUMNS))
     steps = [
@@ -84,7 +84,7 @@ def _write_text(c: Capture, folder: Path, *, stacks: bool) -> None:
     )
 
 
-def _stacked(row: str) -> str:
+def _with_stack(row: str) -> str:
     """A row whose kernel's name is followed by its stack, in one quoted cell."""
     cells = row.split(",", 6)
     cells[5] = f'"{cells[5]}{_STACK}"'

@@ -153,7 +153,7 @@ def matrix_rows(c: Capture) -> list[MatrixRow]:
             row.transport, row.size_mb, row.time_ms, row.bandwidth_gb_s, row.op_name,
         )
         for (step, kind, name, source, target), rows in found.items()
-        for variant, row in _ranked(rows)
+        for variant, row in _rank_rows(rows)
     ]  # fmt: skip
 
 
@@ -257,7 +257,7 @@ def _matrix_row(
     )
 
 
-def _ranked(rows: list[MatrixRow]) -> list[tuple[str, MatrixRow]]:
+def _rank_rows(rows: list[MatrixRow]) -> list[tuple[str, MatrixRow]]:
     """Best, middle, worst three and total of one link's operations."""
     rows = sorted(rows, key=lambda row: -row.bandwidth_gb_s)
     size, time = sum(r.size_mb for r in rows), sum(r.time_ms for r in rows)

@@ -159,7 +159,7 @@ def total_entry(mine: list[reports.OpReport]) -> dict[str, object]:
     return {
         "Communication Time Info": _times(mine),
         "Communication Bandwidth Info": {
-            name: _band(_summed(mine, name), total=True) for name in reports.LINKS
+            name: _band(_sum_bands(mine, name), total=True) for name in reports.LINKS
         },
     }
 
@@ -191,7 +191,7 @@ def _band(band: reports.Band | None, *, total: bool) -> dict[str, object]:
     }
 
 
-def _summed(mine: list[reports.OpReport], name: str) -> reports.Band:
+def _sum_bands(mine: list[reports.OpReport], name: str) -> reports.Band:
     bands = [r.bands[name] for r in mine if name in r.bands]
     packets: dict[float, tuple[int, float]] = {}
     for band in bands:

@@ -13,7 +13,7 @@ import pytest
 
 from npuscope.analysis import query
 from npuscope.analysis.findings import communication_rules
-from npuscope.analysis.findings.finding import CERTAINTIES, EVIDENCE_ROWS, Finding, ranked
+from npuscope.analysis.findings.finding import CERTAINTIES, EVIDENCE_ROWS, Finding, by_gain
 from npuscope.analysis.findings.findings import finding_rows, findings
 from npuscope.analysis.findings.list_findings import RULES
 from npuscope.analysis.memo import forget, remember
@@ -274,7 +274,7 @@ def test_none_without_evidence() -> None:
     [found] = findings(con)
     bare = {name: getattr(found, name) for name in Finding.__dataclass_fields__}
     with pytest.raises(ValueError, match="no evidence"):
-        ranked([Finding(**{**bare, "evidence": pl.DataFrame()})])
+        by_gain([Finding(**{**bare, "evidence": pl.DataFrame()})])
 
 
 @pytest.fixture(scope="module")

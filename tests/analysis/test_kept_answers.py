@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from npuscope.analysis import memo, rules
-from npuscope.analysis.memo import forget, kept, remember
+from npuscope.analysis.memo import forget, memoize, remember
 from npuscope.analysis.scope import ALL, Scope
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import answers, store
@@ -21,20 +21,20 @@ from npuscope.collector.store.answers import ANSWERS, Answers, keep_answer, read
 from npuscope.collector.store.compact import compact
 from npuscope.collector.store.export import export
 from npuscope.collector.store.sweep import sweep
-from npuscope.profile import Source, opened
+from npuscope.profile import Source, open_tables
 from tests.conftest import WriteProfile
 
 ASKED: list[object] = []
 
 
-@kept
+@memoize
 def _counted(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     ASKED.append(scope)
     return store.frame(con.sql("select count(*) as kernels, count(distinct rank) as ranks"
                                " from kernels"))  # fmt: skip
 
 
-@kept
+@memoize
 def _strange(con: duckdb.DuckDBPyConnection) -> object:
     ASKED.append(None)
     return con
@@ -65,7 +65,7 @@ def target(read: Path, tmp_path: Path) -> Path:
 
 def asked(target: Path, scope: Scope = ALL) -> tuple[int, int]:
     """What a command is told: kernels and ranks."""
-    with opened(Source(target)) as data:
+    with open_tables(Source(target)) as data:
         told: tuple[int, int] = _counted(data.con, scope).row(0)
         return told
 
@@ -82,7 +82,7 @@ def test_an_answer_is_computed_once_for_all_commands(target: Path) -> None:
     asked(target, Scope("job"))
     asked(target, Scope("job", rank=1))
     assert len(ASKED) == 3 and len(files(target)) == 3
-    with opened(Source(target)) as data:
+    with open_tables(Source(target)) as data:
         forget(data.con, views="others")
         _counted(data.con)
     assert len(ASKED) == 4
@@ -201,7 +201,7 @@ def test_exports_and_connections_of_others_keep_nothing(target: Path) -> None:
     before = sorted(target.parent.iterdir())
     first = asked(target.parent / "whole.duckdb")
     assert asked(target.parent / "whole.duckdb") == first and len(ASKED) == 2
-    with opened(Source(target), is_command=False) as data:
+    with open_tables(Source(target), is_command=False) as data:
         _counted(data.con)
     with closing(store.open(target)) as con:
         remember(con)
@@ -212,7 +212,7 @@ def test_exports_and_connections_of_others_keep_nothing(target: Path) -> None:
 
 
 def test_what_no_file_holds_is_told_all_the_same(target: Path) -> None:
-    with opened(Source(target)) as data:
+    with open_tables(Source(target)) as data:
         assert _strange(data.con) is data.con
     assert not files(target)
 

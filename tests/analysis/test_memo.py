@@ -9,7 +9,7 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.means import job_steps, mean_kernels
-from npuscope.analysis.memo import forget, kept, latest, remember
+from npuscope.analysis.memo import forget, latest, memoize, remember
 from npuscope.analysis.query import capture_facts, steps
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.scope import Scope
@@ -18,7 +18,7 @@ from tests.analysis.tables import connect, fill, kernel
 ASKED: list[object] = []
 
 
-@kept
+@memoize
 def _counted(con: duckdb.DuckDBPyConnection, of: object = 0, *, by: object = ()) -> pl.DataFrame:
     ASKED.append((of, by))
     return pl.DataFrame({"of": [str(of)]})

@@ -13,9 +13,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from npuscope.analysis import packed as module
+from npuscope.analysis import packing as module
 from npuscope.analysis.findings.finding import Finding
-from npuscope.analysis.packed import packed, unpacked
+from npuscope.analysis.packing import pack, unpack
 from npuscope.analysis.scope import Scope
 from npuscope.messages import Message
 
@@ -42,12 +42,12 @@ FINDING = Finding(
     Message("{n} of {all}", n=1, all=None),
 ])  # fmt: skip
 def test_values_come_back_as_they_were(told: object) -> None:
-    found = unpacked(packed(told))
+    found = unpack(pack(told))
     assert found == told and type(found) is type(told)
 
 
 def test_frames_and_records_come_back_as_they_were() -> None:
-    found = unpacked(packed([FINDING, FRAME.clear(), FRAME["ns"]]))
+    found = unpack(pack([FINDING, FRAME.clear(), FRAME["ns"]]))
     one, nothing, series = found
     assert one.evidence.equals(FRAME) and one.evidence.schema == FRAME.schema
     assert nothing.schema == FRAME.schema and nothing.is_empty()
@@ -61,11 +61,11 @@ def test_frames_and_records_come_back_as_they_were() -> None:
 
 def test_arrays_come_back_as_they_were() -> None:
     for told in (np.arange(6, dtype=np.int32).reshape(2, 3), np.array([0.5, np.nan])):
-        found = unpacked(packed(told))
+        found = unpack(pack(told))
         assert found.dtype == told.dtype and np.array_equal(found, told, equal_nan=told.size == 2)
-    one = unpacked(packed(np.float64(0.1)))
+    one = unpack(pack(np.float64(0.1)))
     assert isinstance(one, np.float64) and one == 0.1
-    assert math.isnan(unpacked(packed(math.nan)))
+    assert math.isnan(unpack(pack(math.nan)))
 
 
 @pytest.mark.parametrize("told", [
@@ -74,13 +74,13 @@ def test_arrays_come_back_as_they_were() -> None:
 ])  # fmt: skip
 def test_other_kinds_are_refused(told: object) -> None:
     with pytest.raises(TypeError, match="is not kept"):
-        packed(told)
+        pack(told)
 
 
 def test_a_frame_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FRAME_BYTES", 100)
     with pytest.raises(TypeError, match="is not kept"):
-        packed([FRAME])
+        pack([FRAME])
 
 
 @pytest.mark.parametrize("told", [
@@ -96,17 +96,17 @@ def test_a_frame_that_would_fill_the_memory_is_refused(monkeypatch: pytest.Monke
 ])  # fmt: skip
 def test_what_somebody_else_made_up_is_refused(told: Any) -> None:
     with pytest.raises(ValueError):
-        unpacked(msgspec.msgpack.encode(told))
+        unpack(msgspec.msgpack.encode(told))
 
 
 def test_damage_is_a_value_error_or_another_answer() -> None:
-    whole = packed([FINDING])
+    whole = pack([FINDING])
     dice = random.Random(5)
     for _ in range(150):
         damaged = bytearray(whole)
         damaged[dice.randrange(len(whole))] ^= 1 << dice.randrange(8)
         for content in (bytes(damaged), whole[: dice.randrange(len(whole))]):
             try:
-                unpacked(content)
+                unpack(content)
             except ValueError:
                 continue

@@ -15,7 +15,7 @@ from npuscope.analysis import rules
 from npuscope.analysis.ranks import derive
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
-from npuscope.collector.store.derived import DERIVED
+from npuscope.collector.store.derived_tier import DERIVED
 from npuscope.collector.store.manifest import MANIFEST
 from npuscope.sample_traces.generate import small, write_job
 from tests.conftest import REPOSITORY

@@ -398,7 +398,7 @@ import npuscope.profile, npuscope.cli
 def located(source):
     resource.setrlimit(resource.RLIMIT_AS, (1 << 44, 1 << 44))
     exec(os.environ['FAILS'])
-npuscope.profile.located = located
+npuscope.profile.locate = located
 npuscope.cli.main()
 """
 

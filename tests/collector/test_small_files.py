@@ -23,8 +23,8 @@ from npuscope.collector.readers.metadata.profiler_metadata import read_metadata
 from npuscope.collector.small_files import LIST_BYTES, SMALL_BYTES, read_own, read_small
 from npuscope.collector.store import retention
 from npuscope.collector.store.cache import cached_stores
-from npuscope.collector.store.compact_files import COMPACTED, Compacted, read_compacted
-from npuscope.collector.store.derived import read_derived
+from npuscope.collector.store.compact_files import COMPACTED, CompactFiles, read_compacted
+from npuscope.collector.store.derived_tier import read_derived
 from npuscope.collector.store.manifest import (
     INDEX,
     MANIFEST,
@@ -89,7 +89,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     f"rank=0/{MANIFEST}": lambda path: capture_manifests(path.parents[1]),
     MARKER: lambda path: check_layout(path.parent),
     retention.DROPPED_CAPTURES: lambda path: retention.read_dropped(path.parent),
-    f"run=a/{plan._ASKED}": lambda path: plan._remembered(path.parents[1], "a", path),
+    f"run=a/{plan._ASKED}": lambda path: plan._earlier_selection(path.parents[1], "a", path),
     READY: judged,
     "profiler_info_3.json": identified,
     "profiler_info_5.json": lambda path: read_info(str(path), ReadLog()),
@@ -137,7 +137,7 @@ def test_what_a_store_names_is_not_reached_through_a_link(tmp_path: Path) -> Non
     (tmp_path / WATCH_STATE).symlink_to(elsewhere)
     (tmp_path / COMPACTED).symlink_to(elsewhere)
     assert read_watch_state(tmp_path) is None
-    assert read_compacted(tmp_path) == Compacted()
+    assert read_compacted(tmp_path) == CompactFiles()
     with pytest.raises(OSError, match="it is a link"):
         read_own(tmp_path / WATCH_STATE, WatchState)
     assert read_small(tmp_path / WATCH_STATE) == elsewhere.read_bytes()

@@ -18,7 +18,7 @@ from ..load.load_rows import devices_of
 from .activations import activation_cost
 from .exchanges import exchange_times, rank_bytes
 from .hidden_share import HIDDEN
-from .token_times import CAPTURE, PRODUCT, fitted
+from .token_times import CAPTURE, PRODUCT, fit_times
 
 # A standard error beyond this share of the figure: noise, which tells no cost.
 _MOST_ERROR_RATIO = 0.5
@@ -63,7 +63,7 @@ def token_cost(
     run, capture, ns_per_token (of all grouped matmuls, each as often as a token passes it),
     error_ns_per_token (standard error), passes (how often, all products together), off_ratio (how
     far passes are from whole numbers), timed_ratio (share of the kernels' tokens in products with a
-    slope; the others cost nothing here), shared_weight (see `fitted`), fixed_ns and floor_ns
+    slope; the others cost nothing here), shared_weight (see `fit_times`), fixed_ns and floor_ns
     (of a device in one layer and step: what is beside tokens, and the least; floor_ns is 0 where no
     kernel has a floor, both NULL where layers are not told), then _EXCHANGED: what its all-to-alls
     take, with the bytes that they move of a routed token in all, then _ACTIVATIONS: what the
@@ -86,7 +86,7 @@ def token_cost(
 
 
 def _grouped_cost(tables: ExpertTables, kernels: pl.DataFrame) -> pl.DataFrame:
-    routed, mine = _routed(tables, kernels)
+    routed, mine = _tokens_in_steps(tables, kernels)
     passed = pl.col("tokens") * pl.col("count")
     passes = pl.col("pass_count")
     own, common = (passes * pl.col(n) for n in ("error_ns_per_token", "common_error_ns_per_token"))
@@ -100,7 +100,7 @@ def _grouped_cost(tables: ExpertTables, kernels: pl.DataFrame) -> pl.DataFrame:
             calls=pl.col("count").sum(),
             held=pl.col("held").first(),
         )
-        .join(fitted(kernels), on=(*CAPTURE, *PRODUCT), nulls_equal=True)
+        .join(fit_times(kernels), on=(*CAPTURE, *PRODUCT), nulls_equal=True)
         .join(routed, on=CAPTURE)
         .with_columns(pass_count=pl.col("passed") / pl.col("routed"))
         .with_columns(calls=pl.col("calls") / layer_steps)
@@ -136,7 +136,7 @@ def _exchange_cost(
     if exchanges is None or exchanges.is_empty():
         return pl.DataFrame(schema=_EXCHANGED)
     times = exchange_times(exchanges) if times is None else times
-    routed, mine = _routed(tables, rank_bytes(exchanges))
+    routed, mine = _tokens_in_steps(tables, rank_bytes(exchanges))
     each = (
         mine.group_by(CAPTURE)
         .agg(moved=pl.col("size_bytes").sum() / pl.col("rank").n_unique())
@@ -150,7 +150,9 @@ def _exchange_cost(
     ).select(pl.col(name).cast(kind) for name, kind in _EXCHANGED.items())
 
 
-def _routed(tables: ExpertTables, events: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _tokens_in_steps(
+    tables: ExpertTables, events: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Tokens of the load in the steps of events: run, capture, routed (mean of a rank), layers (of
     a rank; NULL where not told); and the events of those ranks and steps."""
     step = (*CAPTURE, "step")
@@ -224,7 +226,7 @@ def imbalance_cost(
     }
     alone = tables.ranks.group_by(CAPTURE).agg(is_only=pl.col("ep_size").max() == 1)
     layers = (
-        _held(tables)
+        _tokens_of_devices(tables)
         .group_by(*PLACE, "ep_group", "groups")
         .agg(fullest=tokens.max(), even=tokens.mean(), is_alone=pl.len() == 1)
         .join(alone, on=CAPTURE, how="left")
@@ -318,7 +320,7 @@ def step_cost(layers: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _held(tables: ExpertTables) -> pl.DataFrame:
+def _tokens_of_devices(tables: ExpertTables) -> pl.DataFrame:
     """Tokens of devices by group: PLACE, ep_group, device, tokens, groups (that share a row)."""
     load = tables.load.filter(pl.col("tokens").is_not_null()).join(
         tables.ranks.select(*_RANK, "ep_group"), on=_RANK, how="left"

@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ...flops.lengths import step_lengths
 from ...scope import ALL, Scope
@@ -87,7 +87,7 @@ def _length_notes(rows: pl.DataFrame, lengths: pl.DataFrame) -> list[str]:
         Message(
             "shares are of the stage's longest step ({basis}); those of findings are of computing,"
             " exposed communication and free time of a mean step",
-            basis=joined(map(Message, bases), ", "),
+            basis=join(map(Message, bases), ", "),
         )
     ]
 
@@ -133,7 +133,7 @@ def cost_notes(costs: pl.DataFrame, layers: pl.DataFrame) -> list[str]:
         (run, capture): [] for run, capture in costs.select(CAPTURE).rows()
     }
     for (run, capture), some in worst.group_by(CAPTURE, maintain_order=True):
-        found[str(run), str(capture)] += (*_summed(some), *_reconciled(some))
+        found[str(run), str(capture)] += (*_sum_note(some), *_waits_note(some))
     for row in costs.iter_rows(named=True):
         found[row["run"], row["capture"]] += _of_capture(row)
     told += told_by(found)
@@ -145,7 +145,7 @@ def cost_notes(costs: pl.DataFrame, layers: pl.DataFrame) -> list[str]:
     return told
 
 
-def _summed(steps: pl.DataFrame) -> list[str]:
+def _sum_note(steps: pl.DataFrame) -> list[str]:
     """Sum of the costliest stage, mean over steps, with its error."""
     names = ("excess_ns", "excess_error_ns", "excess_share_ratio", "grouped_excess_ns",
              "activation_excess_ns", "exchange_exposed_ns", "exchange_excess_ns")  # fmt: skip
@@ -168,7 +168,7 @@ def _summed(steps: pl.DataFrame) -> list[str]:
             "load imbalance between devices costs {cost} ({parts}; costliest pipeline stage, mean"
             " over steps; standard error {error} ms)",
             cost=cost,
-            parts=joined(parts),
+            parts=join(parts),
             error=ms(error),
         )
     ]
@@ -201,7 +201,7 @@ def _summed(steps: pl.DataFrame) -> list[str]:
     return told
 
 
-def _reconciled(steps: pl.DataFrame) -> list[str]:
+def _waits_note(steps: pl.DataFrame) -> list[str]:
     """Predicted excess beside what the other ranks waited."""
     known = steps.filter(
         pl.col("ep_wait_min_duration_ns").is_not_null(), pl.col("grouped_excess_ns").is_not_null()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import duckdb
 
-from ...memo import kept
+from ...memo import memoize
 from .load_overview import Overview
 
 
-@kept
+@memoize
 def overview(
     con: duckdb.DuckDBPyConnection, *, run: str, capture: str, step: int | None = None
 ) -> Overview | None:

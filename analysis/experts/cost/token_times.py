@@ -83,7 +83,7 @@ def grouped_kernels(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.Da
     )
 
 
-def fitted(kernels: pl.DataFrame) -> pl.DataFrame:
+def fit_times(kernels: pl.DataFrame) -> pl.DataFrame:
     """Time of each product by tokens: CAPTURE, PRODUCT, kernels_count, base_ns, ns_per_token,
     error_ns_per_token and common_error_ns_per_token (standard errors: of this product alone, and of
     what all products share), shared_weight (how much of the slope is the products' shared rate),
@@ -110,7 +110,7 @@ def curve(tokens: Floats, times: Floats, weights: Floats) -> dict[str, float | N
     Least squares of relative residuals, reweighted by Tukey's biweight (MAD as scale) until steady.
     Of more than _MOST_POINTS a random part stands for all; the errors are those of that part.
     A floor is taken where it makes the sum of absolute residuals less than half of the line's:
-    memory-bound kernels take the same time below some number of tokens. Keys as in `fitted`, all
+    memory-bound kernels take the same time below some number of tokens. Keys as in `fit_times`, all
     None where the tokens hardly differ. The slope of noise may be 0 or less.
     """
     if len(tokens) > _MOST_POINTS:
@@ -222,17 +222,17 @@ def grouped_shape(input_shapes: Cell, input_dtypes: Cell, output_shapes: Cell) -
         return None
     x, w, y = inputs[0], inputs[1], results[0]
     if len(results) > 1:
-        return _listed(given[: len(results)], results)
+        return _of_lists(given[: len(results)], results)
     if len(x.shape) != 2:
         return None
     if len(w.shape) == 2 and len(y.shape) == 3:
-        return _shared(x, w, y)
+        return _of_one_weight(x, w, y)
     if len(w.shape) < 3 or y.shape[0] != x.shape[0]:
         return None
     return x.dtype, w.shape[0], x.shape[1], y.shape[-1], x.shape[0]
 
 
-def _listed(xs: tuple[Tensor | None, ...], ys: list[Tensor]) -> Grouped | None:
+def _of_lists(xs: tuple[Tensor | None, ...], ys: list[Tensor]) -> Grouped | None:
     held = [x for x in xs if x is not None and len(x.shape) == 2]
     if len(held) != len(ys) or len({x.shape[1] for x in held}) != 1:
         return None
@@ -240,7 +240,7 @@ def _listed(xs: tuple[Tensor | None, ...], ys: list[Tensor]) -> Grouped | None:
     return held[0].dtype, len(held), held[0].shape[1], ys[0].shape[-1], tokens
 
 
-def _shared(x: Tensor, w: Tensor, y: Tensor) -> Grouped | None:
+def _of_one_weight(x: Tensor, w: Tensor, y: Tensor) -> Grouped | None:
     experts, rows, columns = y.shape
     shared = {
         tokens

@@ -15,7 +15,7 @@ from npuscope.messages import Message
 from ...flops.kernels.count import counted_kernels
 from ...flops.model.describe import model_of
 from ...flops.tokens import tokens_of_steps
-from .dropped_tokens import Routed, RoutedBy
+from .dropped_tokens import RoutedBy, RouterTokens
 from .load import ExpertTables
 
 _COUNTED = """
@@ -23,7 +23,7 @@ _COUNTED = """
     from expert_counts group by all"""
 
 
-def routed(
+def sent_tokens(
     data: tuple[duckdb.DuckDBPyConnection, Path] | None,
     tables: ExpertTables,
     *,
@@ -43,9 +43,9 @@ def routed(
                 0
             ].rows():
                 tokens.setdefault((run, capture), set()).add(seen)
-    held, worlds = _held(None if data is None else data[1]), _worlds(tables)
+    held, worlds = _manifests_by_capture(None if data is None else data[1]), _worlds(tables)
     return {
-        place: Routed(
+        place: RouterTokens(
             tokens_per_step or _only(tokens.get(place, set())),
             top_k or _told_top_k(held.get(place, [])),
             *_ranks(held.get(place, []), world),
@@ -58,8 +58,8 @@ def require_all_ranks(
     tables: ExpertTables, data: tuple[duckdb.DuckDBPyConnection, Path] | None
 ) -> None:
     """Raises TraceNotFound where some ranks' counts are missing: what is planned or forecast from
-    the others' is of another load. `data` is as of `routed`; None: a dump."""
-    held = _held(None if data is None else data[1])
+    the others' is of another load. `data` is as of `sent_tokens`; None: a dump."""
+    held = _manifests_by_capture(None if data is None else data[1])
     rows = [] if data is None else data[0].execute(_COUNTED).fetchall()
     told = {(run, capture): (count, size) for run, capture, count, size in rows}
     for place, world in _worlds(tables).items():
@@ -81,7 +81,7 @@ def require_all_ranks(
             )
 
 
-def _held(target: Path | None) -> dict[tuple[str, str], list[Manifest]]:
+def _manifests_by_capture(target: Path | None) -> dict[tuple[str, str], list[Manifest]]:
     held: dict[tuple[str, str], list[Manifest]] = {}
     for one in manifests(target) if target is not None and is_store(target) else ():
         held.setdefault((one.run, one.capture), []).append(one)

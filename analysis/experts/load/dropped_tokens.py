@@ -20,7 +20,7 @@ import duckdb
 import polars as pl
 
 from npuscope.collector.readers.expert_load.load_frames import few_numbers
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ...scope import Scope
 from .from_trace import is_short_enough, trace_load
@@ -35,7 +35,7 @@ _SENT: dict[str, type[pl.DataType]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class RouterTokens:
     """What routers of one capture sent: tokens of a step of the whole job, experts of each token;
     None where not told. `counting`: ranks that counted, `expected` that should have."""
 
@@ -53,7 +53,7 @@ class Routed:
 
 
 # By run and capture.
-RoutedBy = Mapping[tuple[str, str], Routed]
+RoutedBy = Mapping[tuple[str, str], RouterTokens]
 
 
 def with_dropped(layers: pl.DataFrame, routed: RoutedBy) -> pl.DataFrame:
@@ -119,7 +119,7 @@ def sum_notes(loads: pl.DataFrame, routed: RoutedBy) -> list[str]:
     """
     told: dict[tuple[str, str], list[str]] = {}
     for place, one in _captures(loads.filter(_TRAINING)).items():
-        sent = routed.get(place, Routed())
+        sent = routed.get(place, RouterTokens())
         found = checked_sums(
             one.select(*PLACE, "expert", "tokens"),
             tokens_per_step=sent.tokens_per_step, top_k=sent.top_k,
@@ -128,7 +128,7 @@ def sum_notes(loads: pl.DataFrame, routed: RoutedBy) -> list[str]:
     return told_by(told)
 
 
-def _unknown(sent: Routed) -> list[str]:
+def _unknown(sent: RouterTokens) -> list[str]:
     """Why it is not known how many tokens were dropped."""
     missing = [
         name
@@ -139,7 +139,7 @@ def _unknown(sent: Routed) -> list[str]:
         if not value
     ]
     if missing:
-        return [Message("dropped tokens are unknown: missing {what}", what=joined(missing))]
+        return [Message("dropped tokens are unknown: missing {what}", what=join(missing))]
     if sent.is_short:
         return [
             Message(

@@ -121,7 +121,7 @@ def trace_load(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> DeviceLoad
         )
     notes += _recomputation(loads)
     rows = _rows(loads, _layers(con, loads), notes)
-    rows += _exchanged(con, scope, {(*place, s) for place in loads for s in loads[place]},
+    rows += _rows_by_exchange(con, scope, {(*place, s) for place in loads for s in loads[place]},
                        notes)  # fmt: skip
     ordered = pl.DataFrame(rows, schema=SCHEMA, orient="row").sort(
         "run", "capture", "rank", "step", "layer", nulls_last=True
@@ -129,7 +129,7 @@ def trace_load(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> DeviceLoad
     return DeviceLoad(ordered, tuple(notes))
 
 
-def traced(
+def device_loads(
     con: duckdb.DuckDBPyConnection, tables: ExpertTables, scope: Scope
 ) -> tuple[ExpertTables, list[str]]:
     """Tables whose load is of devices, by kernels and all-to-alls, and notes. Raises
@@ -276,7 +276,7 @@ def _rows(
     return rows
 
 
-def _exchanged(
+def _rows_by_exchange(
     con: duckdb.DuckDBPyConnection,
     scope: Scope,
     known: Iterable[tuple[Any, ...]],

@@ -29,7 +29,8 @@ def load_notes(rows: pl.DataFrame) -> list[str]:
         loads = expert_loads(mine)
         if not loads.is_empty():
             found[str(run), str(capture)] = [
-                *_even(loads), *_padded(loads), *_dead(loads), *_not_seen(loads), *_apart(mine)
+                *_even(loads), *_padding_note(loads), *_dead(loads), *_not_seen(loads),
+                *_apart(mine),
             ]  # fmt: skip
     return told_by(found)
 
@@ -75,7 +76,7 @@ def _even(loads: pl.DataFrame) -> list[str]:
     ]
 
 
-def _padded(loads: pl.DataFrame) -> list[str]:
+def _padding_note(loads: pl.DataFrame) -> list[str]:
     prefill = loads.filter(pl.col("phase") == "prefill")
     first = pl.col("tokens").filter(pl.col("expert") == 0).sum()
     other = pl.col("tokens").filter(pl.col("expert") != 0).max()

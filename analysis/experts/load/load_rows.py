@@ -153,7 +153,7 @@ def by_expert(tables: ExpertTables) -> pl.DataFrame:
 #   device_max_over_mean  double  most tokens of a device of the layer over their mean
 def by_device(tables: ExpertTables) -> pl.DataFrame:
     """Rows of the metric, and basis: see `devices_of`."""
-    return _compared(tables, devices_of(tables), "device").select(
+    return _comparable(tables, devices_of(tables), "device").select(
         *PLACE, "device", "tokens", "device_max_over_mean", "basis"
     )
 
@@ -176,7 +176,7 @@ def by_device(tables: ExpertTables) -> pl.DataFrame:
 def by_node(tables: ExpertTables, nodes: int | None = None) -> pl.DataFrame:
     """Rows of the metric, and basis; `nodes` equal blocks of devices where it is given."""
     loads = devices_of(tables)
-    return _compared(tables, node_loads(loads, _nodes(tables, loads, nodes)), "node").select(
+    return _comparable(tables, node_loads(loads, _nodes(tables, loads, nodes)), "node").select(
         *PLACE, "node", "devices_count", "tokens", "node_max_over_mean", "basis"
     )
 
@@ -185,7 +185,7 @@ def _nodes(tables: ExpertTables, devices: pl.DataFrame, nodes: int | None) -> pl
     return nodes_of(tables.ranks) if nodes is None else even_nodes(devices, nodes)
 
 
-def _compared(tables: ExpertTables, loads: pl.DataFrame, item: str) -> pl.DataFrame:
+def _comparable(tables: ExpertTables, loads: pl.DataFrame, item: str) -> pl.DataFrame:
     """Loads of devices or nodes with their imbalance where their sums can be compared."""
     compared, apart = with_imbalance(loads, item), _apart(tables)
     if apart.is_empty():

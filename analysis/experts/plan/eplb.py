@@ -60,18 +60,18 @@ def eplb(
         members = np.broadcast_to(np.arange(experts), (layers, 1, experts))
     else:
         weight = load.reshape(layers, groups, size).sum(axis=2)
-        node_groups = packed(weight, nodes)
+        node_groups = pack(weight, nodes)
         members = (node_groups[..., None] * size + np.arange(size)).reshape(layers, nodes, -1)
     inside = np.take_along_axis(load[:, None], members, axis=2).reshape(layers * nodes, -1)
-    local, each = _replicated(inside, per_node * slots, limit)
-    chosen = packed(each, per_node)
+    local, each = _replicate(inside, per_node * slots, limit)
+    chosen = pack(each, per_node)
     rows = np.arange(layers * nodes)[:, None, None]
     owner = local[rows, chosen].reshape(layers, nodes, per_node * slots)
     named = np.take_along_axis(members, np.maximum(owner, 0), axis=2)
     return np.where(owner == EMPTY, EMPTY, named).reshape(layers, devices, slots)
 
 
-def packed(weights: Floats, packs: int) -> Placement:
+def pack(weights: Floats, packs: int) -> Placement:
     """Items of each pack, [X, packs, n / packs], for weights [X, n].
 
     Heaviest first, each to the lightest pack with room. UsageError where n is no multiple of packs.
@@ -92,7 +92,7 @@ def packed(weights: Floats, packs: int) -> Placement:
     return result
 
 
-def _replicated(weights: Floats, slots: int, limit: int) -> tuple[Placement, Floats]:
+def _replicate(weights: Floats, slots: int, limit: int) -> tuple[Placement, Floats]:
     """Owner of each slot [X, slots] and its weight, for weights [X, n]; EMPTY beyond the limit."""
     count, items = weights.shape
     at = np.arange(count)

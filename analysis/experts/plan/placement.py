@@ -53,7 +53,7 @@ def twins(placement: Placement) -> npt.NDArray[np.bool_]:
     return found
 
 
-def filled(
+def fill_slots(
     placement: Placement,
     load: Floats,
     max_replicas: int | None = None,
@@ -222,14 +222,14 @@ def arrivals(old: Placement, new: Placement, experts: int) -> npt.NDArray[np.boo
     return held_by(new, experts) & ~held_by(old, experts)
 
 
-def moved(old: Placement, new: Placement) -> npt.NDArray[np.int64]:
+def experts_to_send(old: Placement, new: Placement) -> npt.NDArray[np.int64]:
     """Experts that devices must be sent, per layer: those they hold now and did not hold before."""
     experts = int(max(old.max(), new.max())) + 1
     sent: npt.NDArray[np.int64] = arrivals(old, new, experts).sum(axis=(1, 2))
     return sent
 
 
-def aligned(old: Placement, new: Placement, nodes: int = 1) -> Placement:
+def align_devices(old: Placement, new: Placement, nodes: int = 1) -> Placement:
     """`new` with its nodes, devices and slots renamed so that more stays where it is in `old`.
 
     Devices of a node are alike, and so are nodes: no balance changes. Nodes, then the devices of
@@ -244,14 +244,14 @@ def aligned(old: Placement, new: Placement, nodes: int = 1) -> Placement:
         held_by(new, experts).astype(np.float32).transpose(0, 2, 1),
     )  # [layers, old device, new device]
     split = shared.reshape(layers, nodes, per_node, nodes, per_node)
-    node_of = _matched(split.sum(axis=(2, 4)))
+    node_of = _match(split.sum(axis=(2, 4)))
     inside = split.transpose(0, 1, 3, 2, 4)[np.arange(layers)[:, None], np.arange(nodes), node_of]
-    within = _matched(inside.reshape(-1, per_node, per_node)).reshape(layers, nodes, per_node)
+    within = _match(inside.reshape(-1, per_node, per_node)).reshape(layers, nodes, per_node)
     device_of = (node_of[..., None] * per_node + within).reshape(layers, devices)
     return _same_slots(old, new[np.arange(layers)[:, None], device_of])
 
 
-def _matched(shared: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+def _match(shared: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
     """For each row of shared [X, n, n] a column of its own, greatest entries first."""
     left = shared.copy()
     count, size, _ = left.shape

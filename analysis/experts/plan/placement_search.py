@@ -32,13 +32,13 @@ from .placement import (
     Placement,
     device_tokens,
     equal_count,
-    filled,
+    experts_to_send,
+    fill_slots,
     held_by,
-    moved,
     replicas,
     twins,
 )
-from .step_time import TOKENS_ONLY, Cost, compute_ns, predicted, slot_ns
+from .step_time import TOKENS_ONLY, Cost, compute_ns, layer_times, slot_ns
 
 Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -91,24 +91,24 @@ def search(
     theirs = eplb(load, **sizes, nodes=nodes, groups=groups, max_replicas=max_replicas)
     stays = is_hierarchical(load.shape[1], groups, nodes)
     ceiling = device_tokens(theirs, load).max(axis=1)
-    slowest = predicted(theirs, load, cost, nodes)
+    slowest = layer_times(theirs, load, cost, nodes)
     found, fastest = theirs, np.full(len(load), np.inf)
     for start in _starts(theirs, load, cost, nodes, max_replicas, stays_on_node=stays):
         even = start
         if (device_tokens(start, load).max(axis=1) > ceiling).any():
             within = Limits(None, nodes > 1, max_replicas)
-            even = improved(start, load, TOKENS_ONLY, nodes, within)
+            even = improve(start, load, TOKENS_ONLY, nodes, within)
         is_even = device_tokens(even, load).max(axis=1) <= ceiling
         limits = Limits(np.where(is_even, ceiling, np.inf), stays, max_replicas)
-        other = improved(even, load, cost, nodes, limits)
-        taken = predicted(other, load, cost, nodes)
+        other = improve(even, load, cost, nodes, limits)
+        taken = layer_times(other, load, cost, nodes)
         good = _is_fine(other, load, cost, nodes, ceiling, slowest) & (taken < fastest)
         found = np.where(good[:, None, None], other, found)
         fastest = np.where(good, taken, fastest)
     # Layers that are only as good as EPLB's with an expert twice on a device.
     rest = np.flatnonzero(np.isinf(fastest))
     limits = Limits(ceiling[rest], stays, max_replicas)
-    found[rest] = improved(theirs[rest], load[rest], cost, nodes, limits)
+    found[rest] = improve(theirs[rest], load[rest], cost, nodes, limits)
     return found
 
 
@@ -116,12 +116,12 @@ def _is_fine(
     placement: Placement, load: Floats, cost: Cost, nodes: int, ceiling: Floats, slowest: Floats
 ) -> Mask:
     """Layers that are no slower than `slowest`, and whose devices are no fuller than `ceiling`."""
-    good: Mask = predicted(placement, load, cost, nodes) <= slowest
+    good: Mask = layer_times(placement, load, cost, nodes) <= slowest
     good &= device_tokens(placement, load).max(axis=1) <= ceiling
     return good
 
 
-def improved(start: Placement, load: Floats, cost: Cost, nodes: int, limits: Limits) -> Placement:
+def improve(start: Placement, load: Floats, cost: Cost, nodes: int, limits: Limits) -> Placement:
     """`start` [layers, devices, slots], changed while that makes its layers faster."""
     placement = start.copy()
     alive = np.arange(len(placement))
@@ -233,7 +233,7 @@ def _is_better(new: Placement, state: _State, rows: Indices, cost: Cost) -> Mask
     if limits.ceiling is not None:
         good &= device_tokens(new, load).max(axis=1) <= limits.ceiling
     if limits.origin is not None and limits.max_moved is not None:
-        good &= moved(limits.origin, new) <= limits.max_moved
+        good &= experts_to_send(limits.origin, new) <= limits.max_moved
     return good
 
 
@@ -342,7 +342,7 @@ def _room(state: _State) -> Indices:
     limits = state.limits
     assert limits.origin is not None and limits.max_moved is not None
     now = state.flat.reshape(len(state.flat), state.devices, -1)
-    return (limits.max_moved - moved(limits.origin, now))[:, None, None]
+    return (limits.max_moved - experts_to_send(limits.origin, now))[:, None, None]
 
 
 def _fastest(slowest: Floats, hot_ns: Floats) -> Iterable[tuple[Indices, Mask]]:
@@ -368,14 +368,14 @@ def _starts(
 
     def apart(placement: Placement) -> Placement:
         once = np.where(twins(placement), EMPTY, placement)
-        return filled(once, load, max_replicas, nodes if stays_on_node else 1)
+        return fill_slots(once, load, max_replicas, nodes if stays_on_node else 1)
 
     if stays_on_node:
         return [apart(theirs)]
     _, devices, slots = theirs.shape
     plain = apart(equal_count(load, devices=devices, slots=slots))
     single = apart(theirs)
-    is_plain = predicted(plain, load, cost, nodes) < predicted(single, load, cost, nodes)
+    is_plain = layer_times(plain, load, cost, nodes) < layer_times(single, load, cost, nodes)
     found = [np.where(is_plain[:, None, None], plain, single)]
     if nodes > 1 and cost.far_ns() > cost.near_ns():
         found.append(apart(_spread(single, load, cost, nodes)))

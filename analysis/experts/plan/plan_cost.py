@@ -30,7 +30,7 @@ class Wish:
     max_moved: int | None = None
 
 
-def priced(
+def token_cost(
     costs: pl.DataFrame | None,
     links: pl.DataFrame | None,
     run: str,

@@ -17,7 +17,7 @@ from ..load.load import ExpertTables, load_matrix
 from .forecast import BackTest, backtest
 from .placement import EMPTY, Floats, Placement
 from .plan_cost import Wish as Wish
-from .plan_cost import priced
+from .plan_cost import token_cost
 from .plan_inputs import known_loads
 from .plan_moves import Plan, plan
 
@@ -39,7 +39,7 @@ _TESTED: dict[str, type[pl.DataType]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class ExpertPlan:
     """A plan and what it is for; experts: the logical expert of each of the plan's numbers."""
 
     run: str
@@ -73,7 +73,7 @@ def plans(
     wish: Wish,
     costs: pl.DataFrame | None = None,
     links: pl.DataFrame | None = None,
-) -> list[Planned]:
+) -> list[ExpertPlan]:
     """A plan for each run, capture and phase; costs are of `cost.token_cost`, links of
     `exchanges.links`.
 
@@ -81,7 +81,7 @@ def plans(
     hold a layer. Raises UsageError for what cannot be planned.
     """
     found = []
-    for one in _known(tables):
+    for one in _known_loads(tables):
         run, capture, phase = one.key
         notes = list(one.notes)
         groups = _groups_count(tables.ranks, run, capture, wish.devices)
@@ -94,7 +94,7 @@ def plans(
                     devices=wish.devices,
                 )
             )
-        cost, told = priced(costs, links, run, capture, wish)
+        cost, told = token_cost(costs, links, run, capture, wish)
         notes += told
         made = plan(
             one.loads / groups,
@@ -106,7 +106,7 @@ def plans(
             current=_current(tables.placement, one, wish),
             horizon=wish.horizon, max_replicas=wish.max_replicas, max_moved=wish.max_moved,
         )  # fmt: skip
-        found.append(Planned(run, capture, phase, one.experts, made, (*notes, *made.notes)))
+        found.append(ExpertPlan(run, capture, phase, one.experts, made, (*notes, *made.notes)))
     return found
 
 
@@ -135,7 +135,7 @@ def plans(
 #   migration_ns          double   total only: what the move takes
 #   break_even_steps      double   total only: steps until it is paid
 #   trigger               boolean  total only: whether it pays within the horizon
-def plan_rows(found: list[Planned]) -> pl.DataFrame:
+def plan_rows(found: list[ExpertPlan]) -> pl.DataFrame:
     """Rows of each plan, then its total (`plan_moves.Total`)."""
     rows: list[dict[str, Any]] = []
     for one in found:
@@ -156,7 +156,7 @@ def plan_rows(found: list[Planned]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=_PLANNED)
 
 
-def plan_notes(found: list[Planned]) -> list[str]:
+def plan_notes(found: list[ExpertPlan]) -> list[str]:
     """Each plan's forecast and its error, what is gained and when it is paid, and its notes."""
     told: list[str] = []
     for one in found:
@@ -189,11 +189,11 @@ def plan_notes(found: list[Planned]) -> list[str]:
                     steps=made.horizon,
                 )
             )
-        told += [_placed(where, note) for note in (*mine, *one.notes)]
+        told += [_with_place(where, note) for note in (*mine, *one.notes)]
     return told
 
 
-def _placed(place: str, note: str) -> str:
+def _with_place(place: str, note: str) -> str:
     return Message("{place}: {note}", place=place, note=note) if place else note
 
 
@@ -222,7 +222,7 @@ def backtest_rows(tables: ExpertTables, horizon: int) -> tuple[pl.DataFrame, lis
     """
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
-    known = list(_known(tables))
+    known = list(_known_loads(tables))
     refused: UsageError | None = None
     for one in known:
         place = " ".join(filter(None, one.key)) if len(known) > 1 else ""
@@ -231,7 +231,7 @@ def backtest_rows(tables: ExpertTables, horizon: int) -> tuple[pl.DataFrame, lis
             tested = backtest(one.loads, horizon)
         except UsageError as error:  # of too few steps: the others have their own
             refused = error
-            notes.append(_placed(place, error.message))
+            notes.append(_with_place(place, error.message))
             continue
         if tested.leads[-1] < horizon:
             told.append(
@@ -239,7 +239,7 @@ def backtest_rows(tables: ExpertTables, horizon: int) -> tuple[pl.DataFrame, lis
                     "tested up to {steps} steps ahead: steps allow no more", steps=tested.leads[-1]
                 )
             )
-        notes += [_placed(place, note) for note in told]
+        notes += [_with_place(place, note) for note in told]
         by_error = sorted(tested.errors, key=lambda name: tested.errors[name])
         rows += [_tested_row(one, tested, method) for method in by_error]
     if refused is not None and not rows:
@@ -256,7 +256,7 @@ def _tested_row(one: _Known, tested: BackTest, method: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _known(tables: ExpertTables) -> Iterator[_Known]:
+def _known_loads(tables: ExpertTables) -> Iterator[_Known]:
     loads = expert_loads(tables.load)
     if loads.is_empty():
         raise UsageError(

@@ -99,7 +99,7 @@ def placed_now(
     return with_slots(now, slots)
 
 
-def expected(
+def forecast_loads(
     loads: Floats, horizon: int, notes: list[str]
 ) -> tuple[str, BackTest | None, Floats, Floats]:
     """Method, its test, the load in the middle of the horizon, and loads that may come."""

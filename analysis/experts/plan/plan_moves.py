@@ -24,10 +24,18 @@ from npuscope.messages import Message
 
 from .eplb import is_hierarchical
 from .forecast import QUANTILES, BackTest, checked_loads
-from .placement import Floats, Placement, aligned, checked_sizes, max_over_mean, moved, twins
-from .placement_search import Limits, improved, search
-from .plan_inputs import checked_memory, expected, placed_now
-from .step_time import TOKENS_ONLY, Cost, break_even_steps, is_worth, migration_ns, predicted
+from .placement import (
+    Floats,
+    Placement,
+    align_devices,
+    checked_sizes,
+    experts_to_send,
+    max_over_mean,
+    twins,
+)
+from .placement_search import Limits, improve, search
+from .plan_inputs import checked_memory, forecast_loads, placed_now
+from .step_time import TOKENS_ONLY, Cost, break_even_steps, is_worth, layer_times, migration_ns
 
 HORIZON = 50  # steps; as often as MindSpeed's planner looks again
 
@@ -128,7 +136,7 @@ def plan(
     checked_memory(count, experts, devices, wanted, expert_bytes, memory_bytes)
     notes: list[str] = []
     before = placed_now(current, count, experts, devices, wanted, notes)
-    method, tested, load, may_come = expected(known, horizon, notes)
+    method, tested, load, may_come = forecast_loads(known, horizon, notes)
     priced = TOKENS_ONLY if cost is None else cost
     if cost is None:
         notes.append(
@@ -147,21 +155,21 @@ def plan(
     found = []
     if can_pay or max_moved is not None:
         limits = Limits(None, stays, max_replicas, before, max_moved)
-        found.append(improved(before, load, priced, nodes, limits))
+        found.append(improve(before, load, priced, nodes, limits))
     if max_moved is None:
         fresh = search(
             load, devices=devices, slots=wanted, nodes=nodes, groups=groups, cost=priced,
             max_replicas=max_replicas,
         )  # fmt: skip
-        found.append(aligned(before, fresh, nodes))
+        found.append(align_devices(before, fresh, nodes))
         if cost is not None:
-            free = improved(fresh, load, cost, nodes, Limits(None, stays, max_replicas))
-            found.append(aligned(before, free, nodes))
-    was = predicted(before, may_come, priced, nodes)
+            free = improve(fresh, load, cost, nodes, Limits(None, stays, max_replicas))
+            found.append(align_devices(before, free, nodes))
+    was = layer_times(before, may_come, priced, nodes)
     placement = before.copy()
     best = np.zeros(count)
     for one in found:
-        net = (was - predicted(one, may_come, priced, nodes)).mean(axis=0) * horizon
+        net = (was - layer_times(one, may_come, priced, nodes)).mean(axis=0) * horizon
         if can_pay and expert_bytes is not None and link is not None:
             net -= _layer_migration_ns(before, one, experts, expert_bytes, link)
         better = net > best
@@ -169,8 +177,8 @@ def plan(
             better &= max_over_mean(one, load) <= max_over_mean(before, load)
         placement[better], best = one[better], np.maximum(best, net)
 
-    gains = was - predicted(placement, may_come, priced, nodes)  # [cases, layers]
-    sent = moved(before, placement)
+    gains = was - layer_times(placement, may_come, priced, nodes)  # [cases, layers]
+    sent = experts_to_send(before, placement)
     rows = pl.DataFrame(
         {
             "layer": named,

@@ -94,7 +94,7 @@ def near_share(placement: Placement, experts: int, nodes: int) -> Floats:
     return share.reshape(placement.shape)
 
 
-def predicted(placement: Placement, load: Floats, cost: Cost, nodes: int = 1) -> Floats:
+def layer_times(placement: Placement, load: Floats, cost: Cost, nodes: int = 1) -> Floats:
     """Time of each layer in ns, [..., layers]: that of its slowest device.
 
     load: [..., layers, experts], tokens of a step.

@@ -7,7 +7,7 @@ from functools import lru_cache
 import duckdb
 import polars as pl
 
-from ...memo import kept
+from ...memo import memoize
 from ...scope import ALL, PLACE, RANK, Scope
 from ...views import frame, open_views
 from .kernel_flops import flops_of
@@ -26,7 +26,7 @@ _NO_TYPE = "the profiler level has no operator types"
 _NOT_KNOWN = "operators of a GPU have no rules"
 
 
-@kept
+@memoize
 def counted_kernels(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of `shape_summary` with the FLOPs of one kernel each.
 
@@ -83,7 +83,7 @@ def kernel_work(counted: pl.DataFrame, *, attention: str = "causal") -> pl.DataF
     )
 
 
-def unresolved(counted: pl.DataFrame) -> pl.DataFrame:
+def unresolved_kernels(counted: pl.DataFrame) -> pl.DataFrame:
     """Kernels that may have FLOPs, but none known: type, reason, count, total_ns, longest first."""
     return (
         counted.filter(pl.col("family").is_not_null(), pl.col("full_flops").is_null())

@@ -38,7 +38,7 @@ from math import prod
 from typing import Literal
 
 from . import matrices
-from .matrices import Product, Unresolved
+from .matrices import Product, UnclearShapes
 from .shapes import Cell, Tensor, tensors
 
 Family = Literal["matmul", "attention", "convolution"]
@@ -75,7 +75,7 @@ def _two(
 
     def applied(given: Given, made: Given) -> Product:
         if len(given) < 2 or given[0] is None or given[1] is None or not made or made[0] is None:
-            raise Unresolved("shapes are missing")
+            raise UnclearShapes("shapes are missing")
         return rule(given[0], given[1], made[0])
 
     return applied
@@ -88,15 +88,15 @@ def _one_product(
 
     def applied(given: Given, made: Given) -> Product:
         if len(given) > 5 and given[4] is not None and given[5] is not None:
-            raise Unresolved("a second product runs in the same kernel")
+            raise UnclearShapes("a second product runs in the same kernel")
         return rule(given, made)
 
     return applied
 
 
 Rule = Callable[[Given, Given], "Product | _Scores"]
-_PRODUCT, _QUANTISED = _two(matrices.multiplied), _two(matrices.quantised)
-_GATHERED, _SCATTERED = _two(matrices.gathered), _two(matrices.scattered)
+_PRODUCT, _QUANTISED = _two(matrices.plain_product), _two(matrices.quantised_product)
+_GATHERED, _SCATTERED = _two(matrices.gathered_product), _two(matrices.scattered_product)
 
 # Beginning of a type (in lower case, as a regular expression) to what it does. The first that fits.
 _BLOCKED = ("NC1HWC0", "NDC1HWC0")
@@ -106,61 +106,61 @@ _CUBE = 16  # output channels of a filter are rounded up to it
 
 
 def _convolution_forward(given: Sequence[Tensor | None], made: Sequence[Tensor | None]) -> Product:
-    """Conv2D, Conv3D: input, filter, mostly a bias. Raises Unresolved."""
+    """Conv2D, Conv3D: input, filter, mostly a bias. Raises UnclearShapes."""
     x, w, y = _wide(given, 2) + _wide(made, 1)
-    return _convolved(x, w, y)
+    return _convolution(x, w, y)
 
 
 def _convolution_of_input(given: Sequence[Tensor | None], made: Sequence[Tensor | None]) -> Product:
-    """Gradient of the input, from filter and gradient of the result. Raises Unresolved."""
+    """Gradient of the input, from filter and gradient of the result. Raises UnclearShapes."""
     w, y, x = _wide(given, 2) + _wide(made, 1)
-    return _convolved(x, w, y)
+    return _convolution(x, w, y)
 
 
 def _convolution_of_filter(
     given: Sequence[Tensor | None], made: Sequence[Tensor | None]
 ) -> Product:
-    """Gradient of the filter, from input and gradient of the result. Raises Unresolved."""
+    """Gradient of the filter, from input and gradient of the result. Raises UnclearShapes."""
     x, y, w = _wide(given, 2) + _wide(made, 1)
-    return _convolved(x, w, y)
+    return _convolution(x, w, y)
 
 
 def _wide(tensors: Sequence[Tensor | None], count: int) -> list[Tensor]:
-    """The first ones that are no biases or lists of sizes. Raises Unresolved for too few."""
+    """The first ones that are no biases or lists of sizes. Raises UnclearShapes for too few."""
     found = [one for one in tensors if one is not None and len(one.shape) >= 4][:count]
     if len(found) < count:
-        raise Unresolved("shapes are missing")
+        raise UnclearShapes("shapes are missing")
     return found
 
 
-def _convolved(x: Tensor, w: Tensor, y: Tensor) -> Product:
+def _convolution(x: Tensor, w: Tensor, y: Tensor) -> Product:
     if (w.layout or "").startswith("FRACTAL_Z"):
-        return _blocked(x, w, y)
+        return _blocked_convolution(x, w, y)
     channels = (
         w.shape[0] if w.layout in _OUTPUT_FIRST
         else w.shape[-1] if w.layout in _OUTPUT_LAST else 0
     )  # fmt: skip
     if channels == 0 or x.layout in _BLOCKED or y.layout in _BLOCKED:
-        raise Unresolved("the filter's layout is not known")
+        raise UnclearShapes("the filter's layout is not known")
     if channels not in (y.shape[1], y.shape[-1]):
-        raise Unresolved("the shapes are not those of a convolution")
+        raise UnclearShapes("the shapes are not those of a convolution")
     return Product(2 * y.element_count * (w.element_count // channels))
 
 
-def _blocked(x: Tensor, w: Tensor, y: Tensor) -> Product:
+def _blocked_convolution(x: Tensor, w: Tensor, y: Tensor) -> Product:
     """Filter as (C1 x window, N1, N0, C0), others as (N, [D,] C1, H, W, C0)."""
     if x.layout not in _BLOCKED or y.layout not in _BLOCKED or len(w.shape) != 4:
-        raise Unresolved("the filter's layout is not known")
+        raise UnclearShapes("the filter's layout is not known")
     into, out = x.shape[-4], y.shape[-4]
     window_blocks, blocks, block, element = w.shape
     made = out * y.shape[-1]
     if min(into, out) <= 1:
-        raise Unresolved("channels are known only as at most one block")
+        raise UnclearShapes("channels are known only as at most one block")
     if (
         window_blocks % into or element != x.shape[-1] or prod((blocks, block)) - made >= _CUBE
         or blocks * block < made
     ):  # fmt: skip
-        raise Unresolved("the shapes are not those of a convolution in one group")
+        raise UnclearShapes("the shapes are not those of a convolution in one group")
     return Product(2 * y.element_count * window_blocks * element, is_rounded=True)
 
 
@@ -184,13 +184,13 @@ class _Scores:
 
 
 def _attention_forward(given: Sequence[Tensor | None], made: Sequence[Tensor | None]) -> _Scores:
-    """FlashAttentionScore: query, key, value in; statistics and result out. Raises Unresolved."""
+    """FlashAttentionScore: query, key, value in; statistics, result out. Raises UnclearShapes."""
     query, key, value = _first_three(given)
     return _scores(query, key, value, _statistic(made), given[3:])
 
 
 def _attention_backward(given: Sequence[Tensor | None], made: Sequence[Tensor | None]) -> _Scores:
-    """FlashAttentionScoreGrad: it reads the statistics of its forward. Raises Unresolved."""
+    """FlashAttentionScoreGrad: it reads the statistics of its forward. Raises UnclearShapes."""
     query, key, value = _first_three(given)
     scores = _scores(query, key, value, _statistic(given), given[3:])
     causal = None if scores.causal is None else scores.causal * 5 // 2
@@ -199,15 +199,15 @@ def _attention_backward(given: Sequence[Tensor | None], made: Sequence[Tensor | 
 
 def _first_three(given: Sequence[Tensor | None]) -> tuple[Tensor, Tensor, Tensor]:
     if len(given) < 3 or given[0] is None or given[1] is None or given[2] is None:
-        raise Unresolved("shapes are missing")
+        raise UnclearShapes("shapes are missing")
     query, key, value = given[0], given[1], given[2]
-    rotated = next(_rotated(query, key, given[3:]), None)
+    rotated = next(_rotated_parts(query, key, given[3:]), None)
     if rotated is None:
         return query, key, value
     return _wider(query, rotated[0]), _wider(key, rotated[1]), value
 
 
-def _rotated(query: Tensor, key: Tensor, among: Given) -> Iterator[tuple[Tensor, Tensor]]:
+def _rotated_parts(query: Tensor, key: Tensor, among: Given) -> Iterator[tuple[Tensor, Tensor]]:
     """Parts of all queries and keys that follow each other, as wide as these go together (MLA);
     the softmax's statistics do so, too. A result and its gradient never stand side by side."""
     for one, other in pairwise(among):
@@ -266,15 +266,15 @@ def _scores(
     others: Given,
 ) -> _Scores:
     layouts = _layouts(query.shape, key.shape, value.shape, statistic, _lengths(others))
-    found = {_counted(sizes, others) for sizes in layouts}
+    found = {_score_counts(sizes, others) for sizes in layouts}
     if not found:
-        raise Unresolved("the shapes are not those of attention")
+        raise UnclearShapes("the shapes are not those of attention")
     if len(found) > 1:
-        raise Unresolved("the sequence dimension is not recorded")
+        raise UnclearShapes("the sequence dimension is not recorded")
     return found.pop()
 
 
-def _counted(s: _Sizes, others: Given) -> _Scores:
+def _score_counts(s: _Sizes, others: Given) -> _Scores:
     full = 2 * s.batch * s.queries * s.keys * (s.key_width + s.value_width)
     causal = full // 2 if s.queries == s.keys else None
     if not _is_masked(others, s.queries, s.keys):
@@ -309,7 +309,7 @@ def _one_sequence(
 ) -> _Sizes:
     """TND: rows of all sequences, one behind the other."""
     if not lengths or any(length.shape != (1,) for length in lengths):
-        raise Unresolved("lengths of the sequences are not recorded", tokens=q[0])
+        raise UnclearShapes("lengths of the sequences are not recorded", tokens=q[0])
     return _Sizes(1, q[1], q[0], k[0], q[1] * q[2], q[1] * v[2])
 
 
@@ -344,7 +344,7 @@ def _widths(
     if sizes.heads is not None:
         return sizes
     if statistic is None and q[2] <= _WIDEST_HEAD:
-        raise Unresolved("whether the shape is of one head or of all heads is not recorded")
+        raise UnclearShapes("whether the shape is of one head or of all heads is not recorded")
     heads = statistic[1] if statistic is not None else 1
     if 0 in (heads, k[2], q[2]) or q[2] % heads or k[2] % (q[2] // heads) or q[2] % k[2]:
         return None
@@ -356,7 +356,7 @@ RULES: tuple[tuple[str, Family, Rule | None], ...] = (
     ("alltoallvgroupedmatmul", "matmul", _one_product(_GATHERED)),
     ("groupedmatmulalltoallv", "matmul", _one_product(_SCATTERED)),
     ("groupedmatmul(allreduce|finalize)", "matmul", None),
-    ("(quant)?groupedmatmul", "matmul", matrices.grouped),
+    ("(quant)?groupedmatmul", "matmul", matrices.grouped_product),
     ("alltoallallgatherbatchmatmul", "matmul", _GATHERED),
     ("batchmatmulreducescatteralltoall", "matmul", _SCATTERED),
     ("allgather(quant)?(batch)?(matmul|mm)", "matmul", _GATHERED),
@@ -364,7 +364,7 @@ RULES: tuple[tuple[str, Family, Rule | None], ...] = (
     ("(inplace)?(quant|weightquant)?matmulallreduce", "matmul", _QUANTISED),
     ("alltoall(v)?(quant)?(batch)?matmul", "matmul", None),
     ("(batch)?matmulalltoall", "matmul", None),
-    ("transpose(quant)?batchmatmul", "matmul", _two(matrices.permuted)),
+    ("transpose(quant)?batchmatmul", "matmul", _two(matrices.permuted_product)),
     ("(weight)?quant(batch)?matmul", "matmul", _QUANTISED),
     ("(fused|sparse)quantmatmul", "matmul", None),
     ("(batch)?matmul", "matmul", _PRODUCT),
@@ -408,9 +408,9 @@ def flops_of(
         given = tensors(input_shapes, input_dtypes, input_formats)
         made = tensors(output_shapes, output_dtypes, output_formats)
         if not given or not made:
-            raise Unresolved("shapes were not recorded")
+            raise UnclearShapes("shapes were not recorded")
         counted = rule(given, made)
-    except Unresolved as error:
+    except UnclearShapes as error:
         return KernelFlops(family, tokens=error.tokens, reason=str(error))
     except ValueError as error:
         return KernelFlops(family, reason=str(error))

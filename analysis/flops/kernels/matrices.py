@@ -51,7 +51,7 @@ class Product:
     is_rounded: bool = False
 
 
-class Unresolved(Exception):
+class UnclearShapes(Exception):
     """What the shapes do not tell, in a few words; `tokens` of attention where they tell these."""
 
     def __init__(self, reason: str, tokens: int | None = None) -> None:
@@ -60,18 +60,18 @@ class Unresolved(Exception):
 
 
 def matrix(tensor: Tensor) -> Matrix:
-    """The matrices of a tensor: its last two dimensions, or its blocks. Raises Unresolved."""
+    """The matrices of a tensor: its last two dimensions, or its blocks. Raises UnclearShapes."""
     shape = tensor.shape
     if (tensor.layout or "").startswith(NZ) and len(shape) >= 4:
         columns, rows, row_block, column_block = shape[-4:]
         return Matrix(shape[:-4], rows * row_block, columns * column_block, row_block, column_block)
     if len(shape) < 2:
-        raise Unresolved("a vector, where a matrix is expected")
+        raise UnclearShapes("a vector, where a matrix is expected")
     return Matrix(shape[:-2], shape[-2], shape[-1])
 
 
-def multiplied(x: Tensor, w: Tensor, y: Tensor) -> Product:
-    """x times w is y, each transposed or not, with batches in front. Raises Unresolved."""
+def plain_product(x: Tensor, w: Tensor, y: Tensor) -> Product:
+    """x times w is y, each transposed or not, with batches in front. Raises UnclearShapes."""
     for one, other, result in _readings(x, w, y):
         found = {
             2 * prod(result.batch) * rows * columns * inner
@@ -80,14 +80,14 @@ def multiplied(x: Tensor, w: Tensor, y: Tensor) -> Product:
         if len(found) == 1:
             rounded = one.is_rounded or other.is_rounded or result.is_rounded
             return Product(found.pop(), rounded and not _is_exact(one, other, result))
-    raise Unresolved("the shapes are not those of one matrix product")
+    raise UnclearShapes("the shapes are not those of one matrix product")
 
 
-def quantised(x: Tensor, w: Tensor, y: Tensor) -> Product:
-    """As `multiplied`, but several elements of w may be packed into one. Raises Unresolved."""
+def quantised_product(x: Tensor, w: Tensor, y: Tensor) -> Product:
+    """As `plain_product`, but elements of w may be packed, several in one. Raises UnclearShapes."""
     try:
-        return multiplied(x, w, y)
-    except Unresolved:
+        return plain_product(x, w, y)
+    except UnclearShapes:
         rows, columns = prod(y.shape[:-1]), y.shape[-1]
         inner = x.element_count // rows if rows and x.element_count % rows == 0 else 0
         if inner and inner in x.shape[-2:]:
@@ -97,8 +97,8 @@ def quantised(x: Tensor, w: Tensor, y: Tensor) -> Product:
         raise
 
 
-def permuted(x: Tensor, w: Tensor, y: Tensor) -> Product:
-    """Batched products whose axes lie in any order: by their sizes alone. Raises Unresolved.
+def permuted_product(x: Tensor, w: Tensor, y: Tensor) -> Product:
+    """Batched products whose axes lie in any order: by their sizes alone. Raises UnclearShapes.
 
     |x| |w| |y| is (B M K N) squared times B, the batches of w.
     """
@@ -106,16 +106,16 @@ def permuted(x: Tensor, w: Tensor, y: Tensor) -> Product:
     sizes = x.element_count * w.element_count * y.element_count
     root = isqrt(sizes // batch) if batch else 0
     if not root or root * root * batch != sizes or len(w.shape) < 3:
-        raise Unresolved("the sizes are not those of one batched matrix product")
+        raise UnclearShapes("the sizes are not those of one batched matrix product")
     return Product(2 * root)
 
 
-def gathered(x: Tensor, w: Tensor, y: Tensor) -> Product:
+def gathered_product(x: Tensor, w: Tensor, y: Tensor) -> Product:
     """Rows of x are collected from other ranks first; the product of all of them is y."""
     return _by_inner(x, w, y, prod(y.shape[:-1]))
 
 
-def scattered(x: Tensor, w: Tensor, y: Tensor) -> Product:
+def scattered_product(x: Tensor, w: Tensor, y: Tensor) -> Product:
     """The product of x and w is spread over ranks afterwards; y is this rank's part."""
     return _by_inner(x, w, y, prod(x.shape[:-1]))
 
@@ -128,25 +128,25 @@ def _by_inner(x: Tensor, w: Tensor, y: Tensor, rows: int) -> Product:
             columns, held.columns, held.column_block
         ):
             return Product(2 * rows * inner * columns)
-    raise Unresolved("the shapes are not those of one matrix product")
+    raise UnclearShapes("the shapes are not those of one matrix product")
 
 
-def grouped(given: Sequence[Tensor | None], made: Sequence[Tensor | None]) -> Product:
-    """Many products in one kernel; rows of all groups together are known. Raises Unresolved.
+def grouped_product(given: Sequence[Tensor | None], made: Sequence[Tensor | None]) -> Product:
+    """Many products in one kernel; rows of all groups together are known. Raises UnclearShapes.
 
     Three ways: one x whose rows are split over the matrices of w; x and w whose shared rows are
     split, with one result for each group (a weight's gradient); lists of x, w and y.
     """
     inputs, results = _present(given), _present(made)
     if len(inputs) < 2 or not results:
-        raise Unresolved("shapes are missing")
+        raise UnclearShapes("shapes are missing")
     x, w, y = inputs[0], inputs[1], results[0]
     if len(results) > 1 and len(given) >= 2 * len(results):
         lists = [given[: len(results)], given[len(results) : 2 * len(results)]]
         if all(one is not None and len(one.shape) == 2 for one in lists[0]):
-            return _added(lists[0], lists[1], results)
+            return _sum_of_products(lists[0], lists[1], results)
     if len(x.shape) != 2:
-        raise Unresolved("the rows of the groups are not known")
+        raise UnclearShapes("the rows of the groups are not known")
     if len(matrix(w).batch) == 0 and len(y.shape) == 3:
         return _shared_rows(x, w, y)
     weights = matrix(w)
@@ -156,18 +156,18 @@ def grouped(given: Sequence[Tensor | None], made: Sequence[Tensor | None]) -> Pr
                 if _fits(halves * y.shape[-1], held.columns, held.column_block):
                     return Product(2 * x.element_count * halves * y.shape[-1])
     if weights.batch or len(y.shape) != 2:
-        raise Unresolved("the shapes are not those of grouped matrix products")
+        raise UnclearShapes("the shapes are not those of grouped matrix products")
     return _shared_rows(x, w, y)
 
 
-def _added(
+def _sum_of_products(
     xs: Sequence[Tensor | None], ws: Sequence[Tensor | None], ys: Sequence[Tensor]
 ) -> Product:
     parts = []
     for x, w, y in zip(xs, ws, ys, strict=True):
         if x is None or w is None:
-            raise Unresolved("shapes are missing")
-        parts.append(multiplied(x, w, y))
+            raise UnclearShapes("shapes are missing")
+        parts.append(plain_product(x, w, y))
     return Product(sum(part.flops for part in parts), any(part.is_rounded for part in parts))
 
 
@@ -182,7 +182,7 @@ def _shared_rows(x: Tensor, w: Tensor, y: Tensor) -> Product:
         or (not groups and x.shape[one[1]] and not rows % x.shape[one[1]])
     }
     if len(counted) != 1:
-        raise Unresolved("the shapes are not those of grouped matrix products")
+        raise UnclearShapes("the shapes are not those of grouped matrix products")
     return Product(2 * counted.pop())
 
 

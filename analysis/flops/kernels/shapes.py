@@ -58,7 +58,7 @@ def tensors(shapes: Cell, dtypes: Cell = None, layouts: Cell = None) -> Tensors:
 
     Raises ValueError where a dimension is no number: an empty cell or `N/A` has no tensors.
     """
-    text = _unquoted(shapes)
+    text = _unquote(shapes)
     if not text or text == "N/A":
         return ()
     parts = text.split(";")
@@ -86,22 +86,22 @@ def _tensor(part: str, dtype: str | None, layout: str | None) -> Tensor | None:
 
 @lru_cache(maxsize=1 << 10)
 def _dtypes(cell: Cell) -> tuple[str | None, ...]:
-    return tuple(_DTYPES.get(_spelled(name, "DT_"), (None, 0))[0] for name in _listed(cell))
+    return tuple(_DTYPES.get(_spell(name, "DT_"), (None, 0))[0] for name in _items(cell))
 
 
 @lru_cache(maxsize=1 << 10)
 def _layouts(cell: Cell) -> tuple[str | None, ...]:
-    return tuple(_spelled(name, "FORMAT_") or None for name in _listed(cell))
+    return tuple(_spell(name, "FORMAT_") or None for name in _items(cell))
 
 
-def _listed(cell: Cell) -> list[str]:
-    text = _unquoted(cell)
+def _items(cell: Cell) -> list[str]:
+    text = _unquote(cell)
     return text.split(";") if text else []
 
 
-def _unquoted(cell: Cell) -> str:
+def _unquote(cell: Cell) -> str:
     return (cell or "").strip().strip('"').strip()
 
 
-def _spelled(name: str, prefix: str) -> str:
+def _spell(name: str, prefix: str) -> str:
     return name.strip().upper().removeprefix(prefix)

@@ -14,7 +14,7 @@ _MOST_LAYERS = 100_000  # they are gone through one by one
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
+class GroupedQueries:
     """Attention with `kv_heads` pairs of key and value for `heads` queries (all, fewer or one)."""
 
     heads: int
@@ -70,7 +70,7 @@ class Model:
     layers: int
     hidden_size: int
     vocabulary_size: int
-    attention: Grouped | Latent
+    attention: GroupedQueries | Latent
     ffn_size: int | None = None
     gated: bool = True
     experts: Experts | None = None
@@ -126,7 +126,7 @@ def last_has_experts(model: Model) -> bool:
 def attention_weights(model: Model) -> tuple[tuple[str, int, str], ...]:
     """Matrices of one layer's attention as (name, elements, formula)."""
     h, attention = model.hidden_size, model.attention
-    if isinstance(attention, Grouped):
+    if isinstance(attention, GroupedQueries):
         a, g, d = attention.heads, attention.kv_heads, attention.head_dim
         return (
             ("query", h * a * d, "h a d"),
@@ -196,7 +196,10 @@ def _contradictions(model: Model) -> list[str]:
         wrong.append(f"noop_layers name layers outside 0..{model.layers - 1}")
     elif len(set(model.noop_layers)) >= model.layers:
         wrong.append("no layer computes anything")
-    if isinstance(model.attention, Grouped) and model.attention.heads % model.attention.kv_heads:
+    if (
+        isinstance(model.attention, GroupedQueries)
+        and model.attention.heads % model.attention.kv_heads
+    ):
         wrong.append("kv_heads does not divide heads")
     if experts is not None:
         pattern = experts.layer_frequency

@@ -32,9 +32,9 @@ import msgspec
 
 from npuscope.errors import UsageError
 
-from .architecture import Experts, Grouped, Latent, Model
+from .architecture import Experts, GroupedQueries, Latent, Model
 from .megatron_arguments import arguments_in, model_of_arguments
-from .sizes import first_of, needed, optional, whole
+from .sizes import first_of, needed_sizes, optional, whole
 
 _MOST_BYTES = 32 << 20  # of a log: its arguments stand at its beginning
 _NESTED = ("attention", "experts")
@@ -97,15 +97,17 @@ def model_of(text_or_path: str | Path) -> Model:
 def model_of_fields(values: Mapping[str, object], where: str, name: str) -> Model:
     """A model of `Model`'s own fields. Raises UsageError with all missing and unknown ones."""
     wrong: list[str] = []
-    given = _given(Model, {"name": name, **values}, "", wrong)
+    given = _given_fields(Model, {"name": name, **values}, "", wrong)
     attention, experts = given.get("attention"), given.get("experts")
     if isinstance(attention, Mapping):
-        kind: type[Grouped | Latent] = Latent if "kv_lora_rank" in attention else Grouped
-        given["attention"] = _given(kind, attention, "attention.", wrong)
+        kind: type[GroupedQueries | Latent] = (
+            Latent if "kv_lora_rank" in attention else GroupedQueries
+        )
+        given["attention"] = _given_fields(kind, attention, "attention.", wrong)
     elif attention is not None:
         wrong.append("attention is no table")
     if isinstance(experts, Mapping):
-        given["experts"] = _given(Experts, experts, "experts.", wrong)
+        given["experts"] = _given_fields(Experts, experts, "experts.", wrong)
     elif experts is not None:
         wrong.append("experts is no table")
     if wrong:
@@ -151,7 +153,7 @@ def _toml(content: str, where: str) -> dict[str, Any]:
         raise UsageError(f"{where}: not valid TOML:  {error}") from None
 
 
-def _given(
+def _given_fields(
     kind: type[Any], values: Mapping[str, object], prefix: str, wrong: list[str]
 ) -> dict[str, Any]:
     """Checked values of a record's fields; what is missing, unknown or no size goes to `wrong`."""
@@ -171,7 +173,7 @@ def _given(
     for name, value in values.items():
         if name not in known or value is None:
             continue
-        checked = value if name in _NESTED else _checked(name, value)
+        checked = value if name in _NESTED else _check(name, value)
         if checked is None:
             wrong.append(f"{prefix}{name} is {value!r}")
         else:
@@ -179,7 +181,7 @@ def _given(
     return given
 
 
-def _checked(name: str, value: object) -> object:
+def _check(name: str, value: object) -> object:
     """The value of a field where it is of the right kind, else None."""
     if name == "name":
         return value if isinstance(value, str) else None
@@ -262,7 +264,7 @@ def _model_of_config(config: Mapping[str, object], where: str, name: str) -> Mod
     has_dense = kind in _LATENT or not (has_experts or kind == "gpt2")
     if kind != "mixtral" and (has_dense or first_of(config, _FFN) is not None):
         wanted["ffn_size"] = _FFN
-    sizes = needed(config, wanted, where, _REMEDY)
+    sizes = needed_sizes(config, wanted, where, _REMEDY)
     experts = _experts(config, sizes, where) if has_experts else None
     ffn_size = sizes.get("ffn_size")
     if kind == "gpt2" and ffn_size is None:
@@ -283,7 +285,7 @@ def _model_of_config(config: Mapping[str, object], where: str, name: str) -> Mod
 
 def _attention(
     config: Mapping[str, object], sizes: Mapping[str, int], kind: str, where: str
-) -> Grouped | Latent:
+) -> GroupedQueries | Latent:
     heads = sizes["heads"]
     if kind in _LATENT:
         return Latent(
@@ -296,7 +298,7 @@ def _attention(
         head_dim, rest = divmod(sizes["hidden_size"], heads)
         if rest:
             raise UsageError(f"{where}: missing head_dim, and the heads do not divide hidden_size")
-    return Grouped(heads, optional(config, _KV_HEADS, heads, where) or heads, head_dim)
+    return GroupedQueries(heads, optional(config, _KV_HEADS, heads, where) or heads, head_dim)
 
 
 def _experts(config: Mapping[str, object], sizes: Mapping[str, int], where: str) -> Experts:

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 
 from npuscope.errors import UsageError
 
-from .architecture import Experts, Grouped, Latent, Model
-from .sizes import first_of, needed, optional, whole
+from .architecture import Experts, GroupedQueries, Latent, Model
+from .sizes import first_of, needed_sizes, optional, whole
 
 _PRINTED = re.compile(r"(?:^|[\s\]:])([a-z][a-z0-9_]*) \.{2,} *(\S.*?)\s*$", re.MULTILINE)
 _END = "end of arguments"
@@ -73,13 +73,13 @@ def arguments_in(text: str) -> dict[str, object] | None:
     variables = dict(_ASSIGNED.findall(text))
     listed: dict[str, object] = {}
     for name, given in _OPTION.findall(text):
-        value = _VARIABLE.sub(lambda one: _told(one, variables), given.strip("\"'"))
+        value = _VARIABLE.sub(lambda one: _value_of(one, variables), given.strip("\"'"))
         listed[name.replace("-", "_")] = value or "True"
     named = {key for spellings in _SIZES.values() for key in spellings}
     return listed if named & listed.keys() else None
 
 
-def _told(named: re.Match[str], variables: Mapping[str, str]) -> str:
+def _value_of(named: re.Match[str], variables: Mapping[str, str]) -> str:
     """A variable's value, else its default, else how it is written."""
     plain, braced, default = named.groups()
     return variables.get(plain or braced) or default or named[0]
@@ -105,7 +105,7 @@ def model_of_arguments(values: Mapping[str, object], where: str, name: str) -> M
     for field, key in (("head_dim", "kv_channels"), ("q_lora_rank", "q_lora_rank")):
         if values.get(key) is not None:
             wanted[field] = (key,)
-    sizes = needed(values, wanted, where, _REMEDY)
+    sizes = needed_sizes(values, wanted, where, _REMEDY)
     gated = _is_set(values, "swiglu", "geglu", "quick_geglu")
     ffn_size = optional(values, ("ffn_hidden_size",), 0, where)
     ffn_size = ffn_size or _default_ffn(sizes["hidden_size"], gated)
@@ -135,7 +135,7 @@ def _default_ffn(hidden_size: int, gated: bool) -> int:
     return 8 * hidden_size // 3 // _FFN_MULTIPLE * _FFN_MULTIPLE
 
 
-def _attention(sizes: Mapping[str, int], is_latent: bool, where: str) -> Grouped | Latent:
+def _attention(sizes: Mapping[str, int], is_latent: bool, where: str) -> GroupedQueries | Latent:
     heads = sizes["heads"]
     if is_latent:
         return Latent(
@@ -146,7 +146,7 @@ def _attention(sizes: Mapping[str, int], is_latent: bool, where: str) -> Grouped
         head_dim, rest = divmod(sizes["hidden_size"], heads)
         if rest:
             raise UsageError(f"{where}: missing kv_channels, and heads do not divide hidden_size")
-    return Grouped(heads, sizes.get("kv_heads", heads), head_dim)
+    return GroupedQueries(heads, sizes.get("kv_heads", heads), head_dim)
 
 
 def _experts(
@@ -181,7 +181,7 @@ def _frequency(value: object, where: str) -> int | tuple[int, ...]:
     if number is not None:
         return number
     try:
-        pattern = _repeated(ast.parse(str(value).strip("\"' "), mode="eval").body)
+        pattern = _repeat(ast.parse(str(value).strip("\"' "), mode="eval").body)
     except (SyntaxError, ValueError):
         pattern = None
     if not isinstance(pattern, list):
@@ -189,26 +189,26 @@ def _frequency(value: object, where: str) -> int | tuple[int, ...]:
     return tuple(pattern)
 
 
-def _repeated(node: ast.expr) -> list[int] | int:
+def _repeat(node: ast.expr) -> list[int] | int:
     """The value of lists of numbers, put together by + and *. Raises ValueError for others."""
     if isinstance(node, ast.Constant) and type(node.value) is int and 0 <= node.value < 10_000:
         return node.value
     if isinstance(node, ast.List):
-        items = [_repeated(item) for item in node.elts]
+        items = [_repeat(item) for item in node.elts]
         return [item for item in items if isinstance(item, int)]
     if isinstance(node, ast.BinOp):
-        left, right = _repeated(node.left), _repeated(node.right)
+        left, right = _repeat(node.left), _repeat(node.right)
         if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
             return left + right
         if isinstance(node.op, ast.Mult):
             if isinstance(left, list) and isinstance(right, int):
-                return _limited(left, right)
+                return _repeat_within_limit(left, right)
             if isinstance(left, int) and isinstance(right, list):
-                return _limited(right, left)
+                return _repeat_within_limit(right, left)
     raise ValueError
 
 
-def _limited(pattern: list[int], times: int) -> list[int]:
+def _repeat_within_limit(pattern: list[int], times: int) -> list[int]:
     if len(pattern) * times > 10_000:
         raise ValueError
     return pattern * times

@@ -27,7 +27,7 @@ from typing import Literal, get_args
 from npuscope.errors import UsageError
 
 from .architecture import (
-    Grouped,
+    GroupedQueries,
     Model,
     Parameters,
     attention_weights,
@@ -228,7 +228,7 @@ def _keys_per_query(
 def _core(model: Model, keys: Fraction, attention: Attention, *, packed: bool) -> tuple[Flops, str]:
     """The core of attention in one layer, per token, and its formula."""
     of = model.attention
-    if isinstance(of, Grouped):
+    if isinstance(of, GroupedQueries):
         sizes, symbols = 2 * of.head_dim, "(2 d)"
     else:
         sizes = of.qk_nope_head_dim + of.qk_rope_head_dim + of.v_head_dim

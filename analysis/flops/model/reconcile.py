@@ -39,7 +39,14 @@ import msgspec
 
 from npuscope.errors import UsageError
 
-from .architecture import Grouped, Latent, Model, last_has_experts, layer_counts, shared_size
+from .architecture import (
+    GroupedQueries,
+    Latent,
+    Model,
+    last_has_experts,
+    layer_counts,
+    shared_size,
+)
 from .model import Attention, Recompute, count
 
 TOLERANCE = 0.01
@@ -91,7 +98,7 @@ class Pipeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedTraining:
     """What is published of a model's training, and the conventions to try on it."""
 
     claims: tuple[Claim, ...] = ()
@@ -105,7 +112,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciled:
+class Reconciliation:
     """A convention and the MFU it predicts for a claim's points. None: not part of a short form."""
 
     model: str
@@ -127,17 +134,19 @@ class Reconciled:
 
 
 @cache
-def published() -> dict[str, Published]:
+def published_figures() -> dict[str, PublishedTraining]:
     """Published figures by preset."""
     text = resources.files(__package__).joinpath("published.json").read_bytes()
-    return msgspec.json.decode(text, type=dict[str, Published])
+    return msgspec.json.decode(text, type=dict[str, PublishedTraining])
 
 
-def published_of(model: Model) -> Published:
+def published_of(model: Model) -> PublishedTraining:
     """Published figures of a preset. Raises UsageError where none are known."""
-    known = published().get(model.name)
+    known = published_figures().get(model.name)
     if known is None:
-        raise UsageError(f"{model.name}: no MFU is published; known are {', '.join(published())}")
+        raise UsageError(
+            f"{model.name}: no MFU is published; known are {', '.join(published_figures())}"
+        )
     return known
 
 
@@ -168,8 +177,8 @@ def published_of(model: Model) -> Published:
 #   error_ratio          double    the largest over the points
 #   reconciles           boolean   whether that is within the tolerance
 def reconcile(
-    model: Model, known: Published, *, tolerance: float = TOLERANCE
-) -> tuple[Reconciled, ...]:
+    model: Model, known: PublishedTraining, *, tolerance: float = TOLERANCE
+) -> tuple[Reconciliation, ...]:
     """Every convention on every claim of `known`, claims as they stand.
 
     Of each claim the readings as MFU and short forms, then those as HFU, the smallest error first.
@@ -181,16 +190,16 @@ def reconcile(
     found = []
     for claim in known.claims:
         rows = [
-            _judged(model, claim, counted, peak, tolerance)
+            _judge(model, claim, counted, peak, tolerance)
             for counted, peak in product(_counts(model, known), known.peaks)
         ]
         found += sorted(rows, key=lambda row: (row.reading == "hfu", row.error_ratio))
     return tuple(found)
 
 
-def out_of_reach(rows: Sequence[Reconciled]) -> tuple[Reconciled, ...]:
+def out_of_reach(rows: Sequence[Reconciliation]) -> tuple[Reconciliation, ...]:
     """For each claim and peak that no MFU reconciles with, the convention that comes nearest."""
-    nearest: dict[tuple[str, str], Reconciled] = {}
+    nearest: dict[tuple[str, str], Reconciliation] = {}
     for row in rows:
         if row.reading == "hfu":
             continue
@@ -214,7 +223,7 @@ class _Counted:
     router: bool | None = None
 
 
-def _counts(model: Model, known: Published) -> Iterator[_Counted]:
+def _counts(model: Model, known: PublishedTraining) -> Iterator[_Counted]:
     has_experts = model.experts is not None
     for length, attention, mtp, router, recompute in product(
         known.sequence_lengths, _ATTENTION, known.mtp, known.router, _RECOMPUTE
@@ -245,16 +254,16 @@ def _counts(model: Model, known: Published) -> Iterator[_Counted]:
             )
 
 
-def _judged(
+def _judge(
     model: Model, claim: Claim, counted: _Counted, peak: Peak, tolerance: float
-) -> Reconciled:
+) -> Reconciliation:
     predicted = tuple(
         point.tokens_per_s * counted.flops / (point.devices * peak.flops_per_s)
         for point in claim.points
     )
     stated = tuple(point.mfu_percent / 100 for point in claim.points)
     error = max(abs(ours / theirs - 1) for ours, theirs in zip(predicted, stated, strict=True))
-    return Reconciled(
+    return Reconciliation(
         model=model.name,
         claim=claim.claim,
         reading=counted.reading,
@@ -337,7 +346,7 @@ def megatron_terms(
     scores = Fraction(sequence_length, 2 if attention_of(convention) == "causal" else 1)
     # One matrix of the expansion by a gated unit counts as one and a half of a plain pair.
     expansion = _TRAINING * 2 * h * (Fraction(3, 2) if model.gated else Fraction(1))
-    if isinstance(attention, Grouped):
+    if isinstance(attention, GroupedQueries):
         projections = _grouped_projections(attention, h)
         core = scores * 2 * attention.heads * attention.head_dim
     else:
@@ -359,7 +368,7 @@ def megatron_terms(
     yield "logits", Fraction(_TRAINING * h * model.vocabulary_size * heads)
 
 
-def _grouped_projections(attention: Grouped, hidden_size: int) -> int:
+def _grouped_projections(attention: GroupedQueries, hidden_size: int) -> int:
     """Elements of query, output, key and value, as h^2 times ratios in the original."""
     query_size = attention.heads * attention.head_dim
     ratio = 1 + Fraction(attention.kv_heads, attention.heads)

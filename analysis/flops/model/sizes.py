@@ -26,7 +26,7 @@ def first_of(values: Mapping[str, object], spellings: Sequence[str]) -> object:
     return None
 
 
-def needed(
+def needed_sizes(
     values: Mapping[str, object], wanted: Mapping[str, Sequence[str]], where: str, remedy: str
 ) -> dict[str, int]:
     """Sizes of 1 or more by field. `wanted`: field -> the spellings of its key, best first.

@@ -41,7 +41,7 @@ class Making:
 
 
 @dataclass(frozen=True, slots=True)
-class Reduced:
+class GradientReductions:
     """Reductions of gradients of one step, in lanes: those of a device, column and group, which run
     one after another.
 
@@ -55,7 +55,7 @@ class Reduced:
     ready: Times
     took_ns: Times
 
-    def moved(self, layer_ratio: Times, end: int | None = None) -> Reduced:
+    def moved(self, layer_ratio: Times, end: int | None = None) -> GradientReductions:
         """Where devices have so many layers, and gradients, for one that they had: each reduction
         takes as much longer or shorter; with `end`, the first (0, which are then ready earlier) or
         the last ones (-1) alone."""
@@ -122,15 +122,15 @@ def making(made: Precedence, starts_ns: Times, durations_ns: Times) -> Making:
     return Making(begins, lasts, end)
 
 
-def reduced(
+def reduced_shares(
     ops: Operations,
     passes: pl.DataFrame,
     steps: Sequence[int | None],
     ranks: Sequence[Sequence[int]],
-) -> Reduced | None:
+) -> GradientReductions | None:
     """Of columns (a step, and its ranks by device) what they reduced since the last micro-batch
     made gradients; None where that is nothing."""
-    chosen = _chosen(ops)
+    chosen = _reductions(ops)
     if not len(chosen):
         return None
     end = ops.start + ops.dur
@@ -182,10 +182,10 @@ def reduced(
     ready, took = np.zeros(shape), np.zeros(shape)
     at = (found["number"].to_numpy(), found["nth"].to_numpy())
     ready[at], took[at] = found["ready"].to_numpy(), found["took"].to_numpy()
-    return Reduced(lanes["device"].to_numpy(), lanes["column"].to_numpy(), ready, took)
+    return GradientReductions(lanes["device"].to_numpy(), lanes["column"].to_numpy(), ready, took)
 
 
-def _chosen(ops: Operations) -> Integers:
+def _reductions(ops: Operations) -> Integers:
     """Positions of reductions between replicas."""
     types = [at for at, name in enumerate(ops.types) if name.lower() in _REDUCES]
     kinds = [at for at, name in enumerate(ops.kinds) if name and "dp" in name.split("_")]

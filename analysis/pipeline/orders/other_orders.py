@@ -16,9 +16,9 @@ from npuscope.errors import CannotAnswer
 from npuscope.messages import Message
 
 from ..execution import Precedence, Span, Times, held_at_most, precedence
-from ..measurement import Measured
+from ..measurement import MeasuredPasses
 from ..schedules import Schedule
-from .gradients import Making, Reduced, makes_weights_apart, making
+from .gradients import GradientReductions, Making, makes_weights_apart, making
 
 _WEIGHT_UNSURE = 0.25  # of the time of weight gradients, where they were not measured apart
 _SLOW_UNSURE = 0.25  # of what slow ranks make: it is told of all their layers, not of each
@@ -58,13 +58,13 @@ class Facts:
     pair_ratio: float | None = None
     pair_least: float | None = None
     kept_bytes: tuple[float, ...] | None = None
-    reduced: Reduced | None = None
+    reduced: GradientReductions | None = None
     slow_share: Times | None = None
     slow_least: Times | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class ExecutedOrder:
     """An order executed with measured times: by entry and column.
 
     layers: of each place; None: as measured, or as even as can be. behind_ns: by column what
@@ -100,7 +100,7 @@ class Tried:
         return found
 
 
-def split(measured: Measured, facts: Facts, places: int,
+def split(measured: MeasuredPasses, facts: Facts, places: int,
           layers: Sequence[int] | None = None) -> NDArray[np.float64]:  # fmt: skip
     """Which share of each measured place's passes each place of another cut of the model has:
     forward and backward x places x measured places.
@@ -146,7 +146,7 @@ def _layers(parts: Sequence[Part], places: int, layers: Sequence[int] | None) ->
 
 
 def layer_ratios(
-    measured: Measured, facts: Facts, schedule: Schedule, layers: Sequence[int] | None
+    measured: MeasuredPasses, facts: Facts, schedule: Schedule, layers: Sequence[int] | None
 ) -> Times:
     """By device how many layers it has under an order for each that it had; 1 where that is
     unknown."""
@@ -169,7 +169,7 @@ def _even_parts(measured: int, places: int) -> tuple[Part, ...]:
 
 
 def durations(
-    measured: Measured,
+    measured: MeasuredPasses,
     facts: Facts,
     made: Precedence,
     layers: Sequence[int] | None = None,
@@ -185,12 +185,12 @@ def durations(
     times = _kinds(measured, facts, schedule, weight_factor)
     slow = facts.slow_share if slow_share is None else slow_share
     usual = {kind: np.einsum("kj,jmc->kmc", shares[int(kind != "F")],
-                             _of_work(measured, kind, _filled(one), slow))
+                             _of_work(measured, kind, _fill_unknown(one), slow))
              for kind, one in times.items()}  # fmt: skip
     position = schedule.positions()
     routes = len(schedule.routes)
     asked = routes * (1 + max(one.micro_batch for _, entry in made.entries for one in entry))
-    number = _repeated(asked, measured.micro_batches)
+    number = _repeat_micro_batches(asked, measured.micro_batches)
     found = np.zeros((len(made.entries), measured.starts_ns.shape[1]))
     first: dict[str, tuple[list[int], list[int], list[int]]] = {}
     second: dict[str, tuple[list[int], list[int], list[int]]] = {}
@@ -213,7 +213,7 @@ def durations(
     return found
 
 
-def _of_work(measured: Measured, kind: str, times: Times, slow: Times | None) -> Times:
+def _of_work(measured: MeasuredPasses, kind: str, times: Times, slow: Times | None) -> Times:
     """Times of passes without what slow ranks make of them."""
     if slow is None:
         return times
@@ -225,7 +225,7 @@ def _of_work(measured: Measured, kind: str, times: Times, slow: Times | None) ->
     return found
 
 
-def _repeated(asked: int, known: int) -> NDArray[np.int64]:
+def _repeat_micro_batches(asked: int, known: int) -> NDArray[np.int64]:
     """Which measured micro-batch each one repeats. The first and the last, in which a step begins
     and gradients are reduced, stay these; those between repeat measured ones between, or the first
     where there are none: what is reduced beside the last is reduced once. Raises CannotAnswer for
@@ -244,7 +244,7 @@ def _repeated(asked: int, known: int) -> NDArray[np.int64]:
 
 
 def _kinds(
-    measured: Measured, facts: Facts, schedule: Schedule, weight_factor: float
+    measured: MeasuredPasses, facts: Facts, schedule: Schedule, weight_factor: float
 ) -> dict[str, Times]:
     """Times of the kinds of passes that an order has."""
     wanted: set[str] = {one.kind for order in schedule.orders for entry in order for one in entry}
@@ -267,7 +267,7 @@ def _kinds(
     return times | {kind: made[kind] for kind in missing}
 
 
-def _filled(times: Times) -> Times:
+def _fill_unknown(times: Times) -> Times:
     """Passes that are unknown as those of the place usually."""
     known = ~np.isnan(times)
     if known.all():
@@ -280,8 +280,8 @@ def _filled(times: Times) -> Times:
     return np.where(known, times, means[:, None, None])
 
 
-def run(measured: Measured, facts: Facts, schedule: Schedule,
-        layers: tuple[int, ...] | None = None) -> Tried:  # fmt: skip
+def run(measured: MeasuredPasses, facts: Facts, schedule: Schedule,
+        layers: tuple[int, ...] | None = None) -> ExecutedOrder:  # fmt: skip
     """An order executed with measured times, that which ran with those of its own entries. Raises
     CannotAnswer, and UsageError where devices would wait for each other."""
     if len(schedule.orders) != measured.devices:
@@ -299,7 +299,7 @@ def run(measured: Measured, facts: Facts, schedule: Schedule,
         usual = measured.ends_ns - measured.starts_ns
         starts, lengths = measured.lengths(made, usual)
         nothing = np.zeros_like(lengths)
-        return Tried(made, layers, starts, usual, lengths, nothing, lengths, lengths)
+        return ExecutedOrder(made, layers, starts, usual, lengths, nothing, lengths, lengths)
     usual = durations(measured, facts, made, layers, pair_ratio=ratio)
     starts, lengths = measured.lengths(made, usual)
     others = [lengths]
@@ -324,14 +324,14 @@ def run(measured: Measured, facts: Facts, schedule: Schedule,
             others.append(measured.lengths(made, times)[1])
     ratios = layer_ratios(measured, facts, schedule, layers)
     behind, least, most = _behind(measured, facts, made, starts, usual, ratios)
-    return Tried(
+    return ExecutedOrder(
         made, layers, starts, usual, lengths, behind,
         np.min(others, axis=0) + least, np.max(others, axis=0) + most,
     )  # fmt: skip
 
 
 def _behind(
-    measured: Measured,
+    measured: MeasuredPasses,
     facts: Facts,
     made: Precedence,
     starts_ns: Times,
@@ -352,13 +352,13 @@ def _behind(
     before = making(ran, measured.starts_ns, measured.ends_ns - measured.starts_ns)
     after = making(made, starts_ns, durations_ns)
 
-    def length(its: Reduced, by: Making, ready: float | None = None) -> Times:
+    def length(its: GradientReductions, by: Making, ready: float | None = None) -> Times:
         found: Times = (by.end_ns + its.behind(by, ready)).max(axis=0) - by.end_ns.max(axis=0)
         return found
 
     was = length(reduced, before)
 
-    def longer(its: Reduced, ready: float | None = None) -> Times:
+    def longer(its: GradientReductions, ready: float | None = None) -> Times:
         return length(its, after, ready) - was
 
     its = reduced.moved(layer_ratio)
@@ -376,7 +376,7 @@ def _behind(
 
 
 def needed_overlap(
-    measured: Measured, facts: Facts, tried: Tried, length_ns: float
+    measured: MeasuredPasses, facts: Facts, tried: ExecutedOrder, length_ns: float
 ) -> float | None:
     """Which share of the shorter of two passes beside each other has to be hidden for the order to
     take no longer than `length_ns` (a mean over columns); None: no passes are beside each other, or
@@ -402,7 +402,7 @@ def needed_overlap(
     return float(shares[first] - (length_ns - below) / (above - below) * (shares[1]))
 
 
-def _shorter(measured: Measured, facts: Facts, made: Precedence) -> Times:
+def _shorter(measured: MeasuredPasses, facts: Facts, made: Precedence) -> Times:
     """Of each entry the shorter of its two passes."""
     halves = []
     for which in (0, 1):
@@ -414,7 +414,9 @@ def _shorter(measured: Measured, facts: Facts, made: Precedence) -> Times:
     return found
 
 
-def held(measured: Measured, facts: Facts, tried: Tried) -> tuple[list[float], list[float | None]]:
+def held_micro_batches(
+    measured: MeasuredPasses, facts: Facts, tried: ExecutedOrder
+) -> tuple[list[float], list[float | None]]:
     """By device: micro-batches of a stage held at most, and their bytes (None: unknown)."""
     schedule, its = tried.made.schedule, tried.spans()
     count = [float(schedule.share * held_at_most(one, {})) for one in its]

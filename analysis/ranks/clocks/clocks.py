@@ -26,7 +26,7 @@ import numpy as np
 import polars as pl
 
 from npuscope.collector.store import store
-from npuscope.messages import Message, joined, stored
+from npuscope.messages import Message, join, store_text
 
 from ...metric import sql_text
 from .fit import (
@@ -102,7 +102,7 @@ def _readings(con: duckdb.DuckDBPyConnection, clocks: Sequence[Clock]) -> pl.Dat
     return store.frame(con.sql(sql_text("clock_readings.sql")))
 
 
-def _numbered(values: pl.Series) -> Integers:
+def _numbers_of(values: pl.Series) -> Integers:
     """Sorted values as 0, 1, 2, ... without gaps."""
     return values.rle_id().cast(pl.Int64).to_numpy()
 
@@ -113,7 +113,7 @@ def _ends(found: pl.DataFrame, clock_count: int) -> tuple[pl.DataFrame, Readings
     ends = found.filter(pl.col("is_barrier") & several)
     clock = ends["clock"].to_numpy()
     return ends, Readings(
-        _numbered(ends["instance"]), clock, ends["end_ns"].to_numpy(), clock_count
+        _numbers_of(ends["instance"]), clock, ends["end_ns"].to_numpy(), clock_count
     )
 
 
@@ -129,7 +129,7 @@ def _fit(found: pl.DataFrame, clocks: list[Clock], reference: int) -> float:
     clocks[reference].offset_ns, clocks[reference].basis = 0, "reference"
     clocks[reference].error_ns, clocks[reference].drift_ppm = 0, 0.0
     if found.is_empty():
-        _unjoined(clocks)
+        _remark_unjoined(clocks)
         return 0.0
     ends, readings = _ends(found, len(clocks))
     label = components(readings)
@@ -151,7 +151,7 @@ def _fit(found: pl.DataFrame, clocks: list[Clock], reference: int) -> float:
         _tell_offsets(clocks, readings, still, told, free)
         _tell_apart(clocks, ends["rank"], readings, still)
     _bound(found, clocks, (offset_ns, drift_rate, middle_ns), (label, reference))
-    _unjoined(clocks)
+    _remark_unjoined(clocks)
     return middle_ns
 
 
@@ -230,7 +230,7 @@ def _bound(
     times = [found[name].to_numpy() for name in ("start_ns", "end_ns")]
     start_ns, end_ns = (at - drift_rate[clock] * (at - middle_ns) for at in times)
     spans = Spans(
-        _numbered(found["instance"]), clock, start_ns, end_ns,
+        _numbers_of(found["instance"]), clock, start_ns, end_ns,
         found["begins"].to_numpy(), found["ends"].to_numpy(), len(clocks),
     )  # fmt: skip
     least, largest = bounds(spans, reference)
@@ -331,7 +331,7 @@ def _leave_alone(clocks: Sequence[Clock], reference: int) -> None:
     )
 
 
-def _unjoined(clocks: Sequence[Clock]) -> None:
+def _remark_unjoined(clocks: Sequence[Clock]) -> None:
     for clock in clocks:
         if clock.offset_ns is None:
             clock.remarks.append(Message("no operation shared with the reference clock"))
@@ -349,8 +349,8 @@ def _write(
             "reference_ns": reference_ns,
             **{name: getattr(one, name) for name in _FIGURES},
             "basis": one.basis,
-            "note": joined(one.remarks, "; ") or None,
-            "remarks": msgspec.json.encode([stored(remark) for remark in one.remarks]).decode(),
+            "note": join(one.remarks, "; ") or None,
+            "remarks": msgspec.json.encode([store_text(remark) for remark in one.remarks]).decode(),
         }
         for number, one in enumerate(clocks)
     ]

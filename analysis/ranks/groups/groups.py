@@ -46,7 +46,7 @@ def resolve_groups(con: duckdb.DuckDBPyConnection) -> None:
     evidence = _rows_of(con, "group_evidence.sql")
     listed = store.frame(con.sql("from _group_rows order by group_key")).to_dicts()
     resolved = [
-        _resolved(row, mixes.get(row["group_hash"]), evidence.get(row["group_hash"]))
+        _resolve(row, mixes.get(row["group_hash"]), evidence.get(row["group_hash"]))
         for row in listed
     ]
     con.register("_resolved_groups", pl.DataFrame(resolved, schema=_SCHEMA).to_arrow())
@@ -89,7 +89,7 @@ def _rows_of(con: duckdb.DuckDBPyConnection, file: str) -> dict[str, dict[str, A
     return {row["group_hash"]: row for row in found}
 
 
-def _resolved(
+def _resolve(
     row: dict[str, Any], mix: dict[str, Any] | None, evidence: dict[str, Any] | None
 ) -> dict[str, Any]:
     """A row of `_groups`."""

@@ -9,10 +9,10 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 from ...means import job_steps
-from ...memo import kept
+from ...memo import memoize
 from ...parts import exposed_parts, step_parts
 from ...scope import ALL, JOB, PLACE, Scope
 from ...views import frame, select
@@ -40,7 +40,7 @@ _WAITED = """
     from last_arrivals {where} group by run, capture, rank, step"""
 
 
-@kept
+@memoize
 def rank_blame(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """A row per rank and step: columns of the metric `rank_blame`, evidence as JSON text."""
     return select(con, "rank_blame", scope)
@@ -159,7 +159,7 @@ def verdicts_told(ranked: pl.DataFrame, hosts: pl.DataFrame) -> str:
     `hosts`: rank, host_name, of the ranks whose host is known; it is named where it is suspected.
     """
     suspects = ranked.drop_nulls("verdict")
-    return joined(
+    return join(
         [
             Message("{ranks}: {why}", ranks=ranks_named(of["rank"]), why=_why(verdict, of, hosts))
             for (verdict,), of in suspects.group_by("verdict", maintain_order=True)
@@ -174,7 +174,7 @@ def _why(verdict: str, suspects: pl.DataFrame, hosts: pl.DataFrame) -> str:
     if verdict != "host" or names.is_empty():
         several = VERDICT_WORDS | _VERDICTS_OF_SEVERAL
         return (VERDICT_WORDS if suspects.height == 1 else several)[verdict]
-    return Message("launches come late on host {hosts}", hosts=joined(names))
+    return Message("launches come late on host {hosts}", hosts=join(names))
 
 
 def blame_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
@@ -196,10 +196,10 @@ def blame_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]
                 every=f"{every:,}",
             )
         )
-    return [*found, *_unattributed(con, scope.all_ranks)]
+    return [*found, *_unattributed_note(con, scope.all_ranks)]
 
 
-def _unattributed(con: duckdb.DuckDBPyConnection, scope: Scope) -> Iterator[str]:
+def _unattributed_note(con: duckdb.DuckDBPyConnection, scope: Scope) -> Iterator[str]:
     """What of the waiting goes back to no rank, where that is most of it, and where to look."""
     clause, values = scope.where()
     waits = frame(con, _WAITED.format(where=clause), values)

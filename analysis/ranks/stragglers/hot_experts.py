@@ -46,11 +46,14 @@ def hot_lines(
     value is None.
     """
     tables = expert_rows(con, Scope(run, capture))
-    held = {rank: _held(tables, rank, None) for rank in ranks}
+    held = {rank: _experts_of_device(tables, rank, None) for rank in ranks}
     unplaced = [rank for rank in ranks if held[rank].is_empty()]
-    seen = _seen(con, tables, unplaced, run=run, capture=capture) if unplaced else None
+    seen = _tokens_by_trace(con, tables, unplaced, run=run, capture=capture) if unplaced else None
     if seen is not None:
-        held |= {rank: _held(tables, rank, _stage_layers(tables, seen, rank)) for rank in unplaced}
+        held |= {
+            rank: _experts_of_device(tables, rank, _stage_layers(tables, seen, rank))
+            for rank in unplaced
+        }
     is_counted = tables.load["expert"].is_not_null().any()
     unknown = {"what": STAGES if is_counted else COLLECT, "value": None, "peers": None,
                "unit": "tokens"}  # fmt: skip
@@ -81,7 +84,7 @@ def _line(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _held(tables: ExpertTables, rank: int, layers: list[int] | None) -> pl.DataFrame:
+def _experts_of_device(tables: ExpertTables, rank: int, layers: list[int] | None) -> pl.DataFrame:
     """Experts on the rank's device, most tokens first: layer, expert, tokens (mean of its steps),
     peers, all_tokens (of the device in all its layers); empty where that is not told.
 
@@ -124,10 +127,10 @@ def _held(tables: ExpertTables, rank: int, layers: list[int] | None) -> pl.DataF
         )
         every = every.with_columns(pl.col("tokens") / groups)
     peers = every.group_by(PLACE).agg(peers=pl.col("tokens").mean())
-    return _ranked(held.join(peers, on=PLACE, nulls_equal=True))
+    return _rank_rows(held.join(peers, on=PLACE, nulls_equal=True))
 
 
-def _seen(
+def _tokens_by_trace(
     con: duckdb.DuckDBPyConnection,
     tables: ExpertTables,
     ranks: Sequence[int],
@@ -155,7 +158,8 @@ def _stage_layers(tables: ExpertTables, seen: pl.DataFrame, rank: int) -> list[i
 
 
 def _layers(found: pl.DataFrame, rank: int) -> pl.DataFrame:
-    """The rank's layers by the trace, most tokens too many first: as `_held`, expert NULL."""
+    """The rank's layers by the trace, most tokens too many first: as `_experts_of_device`, but
+    expert NULL."""
     groups = found.filter(pl.col("rank") == rank)["ep_group"].to_list()
     if not groups:
         return pl.DataFrame()
@@ -167,10 +171,10 @@ def _layers(found: pl.DataFrame, rank: int) -> pl.DataFrame:
         *place[:3], pl.lit("train").alias("phase"), "layer", pl.lit(None, pl.Int32).alias("expert"),
         pl.col("tokens").cast(pl.Float64), "peers",
     )  # fmt: skip
-    return _ranked(rows, by=pl.col("tokens") - pl.col("peers").fill_null(0))
+    return _rank_rows(rows, by=pl.col("tokens") - pl.col("peers").fill_null(0))
 
 
-def _ranked(rows: pl.DataFrame, by: pl.Expr | None = None) -> pl.DataFrame:
+def _rank_rows(rows: pl.DataFrame, by: pl.Expr | None = None) -> pl.DataFrame:
     """Means of steps by layer and expert, most tokens first."""
     steps = rows.select(_STEP).n_unique()
     return (

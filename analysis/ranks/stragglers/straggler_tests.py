@@ -150,7 +150,7 @@ def peers_value(value: str, *over: str) -> pl.Expr:
 _PIECES = 8
 
 
-def placed(progress: pl.DataFrame, stages: pl.DataFrame) -> pl.DataFrame:
+def with_places(progress: pl.DataFrame, stages: pl.DataFrame) -> pl.DataFrame:
     """Operations with their place in the program and the rank's excess up to there.
 
     progress: rank, step, kind, op_type, group_hash, instance, start_ns, own_ns, exposed_ns,
@@ -186,7 +186,7 @@ def placed(progress: pl.DataFrame, stages: pl.DataFrame) -> pl.DataFrame:
 def pieces(ops: pl.DataFrame) -> pl.DataFrame:
     """Pieces of work of each rank: what it took from one place of the program to another.
 
-    ops: as `placed` gives them. Returns rank, stage, step, trial, value (own ns), peers_ns.
+    ops: as `with_places` gives them. Returns rank, stage, step, trial, value (own ns), peers_ns.
     """
     key = ["stage", "step", "kind", "op_type", "slot", "nth"]
     low, high = (getattr(pl.col("place"), f)().over("stage", "step") for f in ("min", "max"))
@@ -341,7 +341,7 @@ def _with_slowest_end(classes: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def blamed(rates: pl.DataFrame) -> pl.DataFrame:
+def blame_ends(rates: pl.DataFrame) -> pl.DataFrame:
     """Who is to blame for the slow pairs of `pair_rates`, a row per link type and rank.
 
     Columns: rank, link, other (NULL: the rank's own end is slow), slow_ratio, bandwidth and usual
@@ -353,7 +353,7 @@ def blamed(rates: pl.DataFrame) -> pl.DataFrame:
         counts = _pair_counts(mine)
         for rank, named in _slow_ends(mine, counts):
             chance = (1 if rank is None else counts[rank]) / mine.height
-            blame = {"link": link, **_summed(named, chance)}
+            blame = {"link": link, **_sum_ends(named, chance)}
             if rank is not None:
                 rows.append({**blame, "rank": rank, "pair_count": counts[rank]})
             else:
@@ -401,7 +401,7 @@ def _ends(row: dict[str, Any]) -> tuple[int, int]:
     return row["low_rank"], row["high_rank"]
 
 
-def _summed(named: list[dict[str, Any]], chance: float) -> dict[str, Any]:
+def _sum_ends(named: list[dict[str, Any]], chance: float) -> dict[str, Any]:
     size_bytes = sum(row["size_bytes"] for row in named)
     weighted = {
         name: sum(row[name] * row["size_bytes"] for row in named) / size_bytes

@@ -36,7 +36,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from npuscope.messages import stored
+from npuscope.messages import store_text
 
 from ...catalog import metric
 from ...scope import Scope
@@ -109,7 +109,7 @@ class StragglerTables:
     slow_pairs: pl.DataFrame
 
 
-def derived(con: duckdb.DuckDBPyConnection, *, arrivals: str) -> Iterator[Result]:
+def results_of(con: duckdb.DuckDBPyConnection, *, arrivals: str) -> Iterator[Result]:
     """The tables of `stragglers` as results to keep, held by temporary tables `_<table>`."""
     found = stragglers(con, arrivals=arrivals)
     for name in ("rank_blame", "last_arrivals", "slow_pairs"):
@@ -154,7 +154,7 @@ def _of_program(
     ops = every.filter(mine)
     ranks = frame(con, _RANKS.format(where=clause), values).filter(mine)
     stages = _stages(ranks, ops)
-    placed = straggler_tests.placed(ops.drop_nulls("own_ns"), stages)
+    placed = straggler_tests.with_places(ops.drop_nulls("own_ns"), stages)
     known = pl.when("is_common")
     excess = placed.select(
         "instance", "rank", known.then("excess_ns").alias("excess_ns"),
@@ -163,12 +163,12 @@ def _of_program(
     ops = ops.join(excess, on=["instance", "rank"], how="left")
     transfers = frame(con, f"select * from link_transfers {clause}", values).filter(mine)
     pairs = straggler_tests.pair_rates(transfers)
-    links = straggler_tests.blamed(pairs)
+    links = straggler_tests.blame_ends(pairs)
     slow_ends = _link_delays(ops, links.filter(pl.col("p_value") <= SURE))
     waits = waits_of(ops, slow_ends.select("instance", "link_ns").unique())
     steps = max(ops.filter(pl.col("step") >= 0)["step"].n_unique(), 1)
     features = _features(con, ops, placed, stages, ranks, run=run, capture=capture)
-    found = suspects.judged(features, links, step_count=steps)
+    found = suspects.judge_ranks(features, links, step_count=steps)
     full = [row for row in found if row["verdict"] == "alltoall_bytes"]
     if full:
         ranks_full = [row["rank"] for row in full]
@@ -176,7 +176,10 @@ def _of_program(
         for row in full:
             row["evidence"] += lines[row["rank"]]
     judged = pl.DataFrame(
-        [{**row, "evidence": json.dumps([_kept(one) for one in row["evidence"]])} for row in found],
+        [
+            {**row, "evidence": json.dumps([_with_message(one) for one in row["evidence"]])}
+            for row in found
+        ],
         schema={name: RANK_BLAME[name] for name in ("rank", "score", "verdict", "evidence")},
     )
     last = waits.last
@@ -490,7 +493,7 @@ def _link_delays(ops: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
     return hit.join(rated.select("instance", "link_ns"), on="instance").drop_nulls("link_ns")
 
 
-def _kept(line: dict[str, Any]) -> dict[str, Any]:
+def _with_message(line: dict[str, Any]) -> dict[str, Any]:
     """A line of evidence with the message it is: what others say in their reader's language."""
-    message = stored(line["what"])
+    message = store_text(line["what"])
     return line if isinstance(message, str) else {**line, "message": msgspec.to_builtins(message)}

@@ -60,12 +60,14 @@ _SCORE_AT_MOST = 99.0
 Evidence = list[dict[str, Any]]
 
 
-def judged(ranks: pl.DataFrame, links: pl.DataFrame, *, step_count: int) -> list[dict[str, Any]]:
+def judge_ranks(
+    ranks: pl.DataFrame, links: pl.DataFrame, *, step_count: int
+) -> list[dict[str, Any]]:
     """A verdict per rank: rank, score, verdict (None: no suspect), evidence.
 
     ranks: traits with the results of the tests: own_p, cube_p, other_p, load_p, host_p, trial_count
     and slowest_count of the own work, own_ns, peers_ns, excess_ratio, late_steps_ratio. links: as
-    `blamed` gives them. `score` is -log10 of the smallest corrected p-value, at most 99.
+    `blame_ends` gives them. `score` is -log10 of the smallest corrected p-value, at most 99.
     """
     rows = ranks.to_dicts()
     hosts = _slow_hosts(rows)
@@ -75,7 +77,7 @@ def judged(ranks: pl.DataFrame, links: pl.DataFrame, *, step_count: int) -> list
     found: list[dict[str, Any]] = []
     for row in rows:
         scatter = _clock_scatter(row, rows)
-        verdict, evidence, p_value = _judged(
+        verdict, evidence, p_value = _judge(
             row, hosts, by_rank.get(row["rank"], []), step_count, scatter
         )
         score = _SCORE_AT_MOST if p_value <= 0 else min(_SCORE_AT_MOST, -math.log10(p_value))
@@ -90,20 +92,20 @@ def judged(ranks: pl.DataFrame, links: pl.DataFrame, *, step_count: int) -> list
     return found
 
 
-def _judged(
+def _judge(
     row: dict[str, Any],
     hosts: dict[str, Evidence],
     links: list[dict[str, Any]],
     step_count: int,
     clock_scatter: tuple[float, float],
 ) -> tuple[Verdict | None, Evidence, float]:
-    own_p = _known(row["own_p"], 1.0)
-    kernel_p = min(_known(row["cube_p"], 1.0), _known(row["other_p"], 1.0))
-    excess = _known(row["excess_ratio"], 0.0)
+    own_p = _or_else(row["own_p"], 1.0)
+    kernel_p = min(_or_else(row["cube_p"], 1.0), _or_else(row["other_p"], 1.0))
+    excess = _or_else(row["excess_ratio"], 0.0)
     is_late = own_p <= SURE and excess >= MATTERS
     p_value = min(own_p, kernel_p)
-    length_ns = _known(row["length_ns"], 0.0)
-    own_ns = _known(row["own_ns"], length_ns)
+    length_ns = _or_else(row["length_ns"], 0.0)
+    own_ns = _or_else(row["own_ns"], length_ns)
     own = [
         _line("own time per step", row["own_ns"], row["peers_ns"], "ns"),
         {**_line("work items in which it was the slowest", row["slowest_count"], None, "pieces"),
@@ -114,8 +116,8 @@ def _judged(
         _line("same kernels on other cores, duration over peers", row["other_ratio"], 1.0, "ratio"),
     ]
     frequency = _line("AI core frequency", row["frequency_mhz"], row["frequency_mhz_peers"], "MHz")
-    slowest_kernels = max(_known(row["cube_ratio"], 1.0), _known(row["other_ratio"], 1.0))
-    frequency_ratio = _known(row["frequency_ratio"], 1.0)
+    slowest_kernels = max(_or_else(row["cube_ratio"], 1.0), _or_else(row["other_ratio"], 1.0))
+    frequency_ratio = _or_else(row["frequency_ratio"], 1.0)
     scatter, clock_p = clock_scatter
     slower_clock, slower_kernels = 1 / frequency_ratio - 1, slowest_kernels - 1
     if (
@@ -128,12 +130,12 @@ def _judged(
         return "frequency", _present([frequency, *kernels, *own]), chance
     if any(_is_slower(row, part, is_late=is_late) for part in ("cube", "other")):
         return "compute", _present([*kernels, frequency, *own]), p_value
-    load_p = _known(row["load_p"], 1.0)
-    grouped_ns = _known(row["grouped_ns"], 0.0) - _known(row["grouped_peers_ns"], 0.0)
+    load_p = _or_else(row["load_p"], 1.0)
+    grouped_ns = _or_else(row["grouped_ns"], 0.0) - _or_else(row["grouped_peers_ns"], 0.0)
     if (
         (is_late or (load_p <= _LOAD_SURE and grouped_ns >= _LOAD_MATTERS * own_ns))
-        and _known(row["bytes_ratio"], 1.0) >= _MORE_BYTES
-        and _known(row["grouped_ratio"], 1.0) >= _MORE_BYTES
+        and _or_else(row["bytes_ratio"], 1.0) >= _MORE_BYTES
+        and _or_else(row["grouped_ratio"], 1.0) >= _MORE_BYTES
     ):
         load = [
             _line("bytes of all-to-alls per step", row["size_bytes"], row["bytes_peers"], "bytes"),
@@ -147,8 +149,8 @@ def _judged(
     ]
     if row["host"] in hosts and launches_late(row):
         evidence = [*hosts[row["host"]], *pace, *kernels, *own]
-        return "host", _present(evidence), min(p_value, _known(row["host_p"], 1.0))
-    if is_late and launches_late(row) and _known(row["idle_ratio"], 0.0) >= MATTERS:
+        return "host", _present(evidence), min(p_value, _or_else(row["host_p"], 1.0))
+    if is_late and launches_late(row) and _or_else(row["idle_ratio"], 0.0) >= MATTERS:
         return "host", _present([*pace, *kernels, *own]), p_value
     named = [
         link for link in links
@@ -183,12 +185,12 @@ def _clock_scatter(row: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[flo
 def _is_slower(row: dict[str, Any], part: str, *, is_late: bool) -> bool:
     """Whether the same kernels on these cores take longer, surely and by what matters: by their own
     test, or by a weaker one where the rank is late and they explain much of it."""
-    excess_ns = _known(row[f"{part}_excess_ns"], 0.0)
-    share = excess_ns / max(_known(row["compared_ns"], 1.0), 1.0)
-    if _known(row[f"{part}_ratio"], 1.0) < _SLOWER_KERNELS or share < MATTERS:
+    excess_ns = _or_else(row[f"{part}_excess_ns"], 0.0)
+    share = excess_ns / max(_or_else(row["compared_ns"], 1.0), 1.0)
+    if _or_else(row[f"{part}_ratio"], 1.0) < _SLOWER_KERNELS or share < MATTERS:
         return False
-    p_value = _known(row[f"{part}_p"], 1.0)
-    late_ns = _known(row["own_ns"], 0.0) - _known(row["peers_ns"], 0.0)
+    p_value = _or_else(row[f"{part}_p"], 1.0)
+    late_ns = _or_else(row["own_ns"], 0.0) - _or_else(row["peers_ns"], 0.0)
     explains = excess_ns >= _EXPLAINS * late_ns
     return p_value <= SURE or (is_late and explains and p_value <= _CONSISTENT)
 
@@ -197,7 +199,7 @@ def launches_late(row: dict[str, Any]) -> bool:
     """Whether launches come further apart than elsewhere; by gaps where launches are unknown."""
     if row["launch_ratio"] is not None:
         return bool(row["launch_ratio"] >= _SLOWER_LAUNCHES)
-    return _known(row["gap_ratio"], 1.0) >= _WIDER_GAPS
+    return _or_else(row["gap_ratio"], 1.0) >= _WIDER_GAPS
 
 
 def _slow_hosts(rows: list[dict[str, Any]]) -> dict[str, Evidence]:
@@ -207,8 +209,8 @@ def _slow_hosts(rows: list[dict[str, Any]]) -> dict[str, Evidence]:
     for host in sorted({row["host"] for row in rows if row["host"] is not None}):
         mine = [row for row in rows if row["host"] == host]
         bound = [row for row in mine if launches_late(row)]
-        is_sure = any(_known(row["host_p"], 1.0) <= _HOST_SURE for row in bound)
-        idle = sum(_known(row["idle_ratio"], 0.0) for row in bound)
+        is_sure = any(_or_else(row["host_p"], 1.0) <= _HOST_SURE for row in bound)
+        idle = sum(_or_else(row["idle_ratio"], 0.0) for row in bound)
         is_idle = idle >= _HOST_MATTERS * len(bound)
         if bound and is_sure and is_idle and len(bound) >= _MOST_RANKS * len(mine):
             found[host] = [
@@ -250,7 +252,7 @@ def _present(lines: Evidence) -> Evidence:
     ]  # fmt: skip
 
 
-def _known(value: float | None, otherwise: float) -> float:
+def _or_else(value: float | None, otherwise: float) -> float:
     return otherwise if value is None or math.isnan(value) else value
 
 

@@ -63,7 +63,7 @@ def experts(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
         refuse("no shapes were recorded, so tokens of kernels are not known: record shapes")
     moved = payloads(con, job, own, change)
     scales = np.ones(moved.height)
-    shares = _planned(con, job, change) if change.name == "plan" else None
+    shares = _planned_shares(con, job, change) if change.name == "plan" else None
     durations = own.waits.transfer.astype(float)
     of_op, key_of_op = _tokens(job)
     for group in exchange_groups(job, exchanged):
@@ -281,7 +281,7 @@ class _Shares:
         return np.repeat(shares, 2, axis=0), shares[np.maximum(of_kernel, 0)]
 
 
-def _planned(con: duckdb.DuckDBPyConnection, job: CaptureJob, change: Change) -> _Shares:
+def _planned_shares(con: duckdb.DuckDBPyConnection, job: CaptureJob, change: Change) -> _Shares:
     slots = read_deployment(change.value).placement
     return _Shares(frame(con, _LOADS, [job.run, job.capture]), slots)
 

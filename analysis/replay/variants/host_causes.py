@@ -64,7 +64,7 @@ def host_cause(
         raise CannotAnswer(
             Message("{change}: no such call of the host was recorded", change=change.word)
         )
-    blocked = _blocked(con, job, calls)
+    blocked = _time_in_calls(con, job, calls)
     pauses = own.waits.pauses()
     if cause != "synchronisation":
         return replace(own, waits=own.waits.with_pauses(_without(pauses, blocked, factor)))
@@ -118,7 +118,9 @@ def _unbound(ops: Operations, made: Waits, chosen: Flags) -> Waits:
     )  # fmt: skip
 
 
-def _blocked(con: duckdb.DuckDBPyConnection, job: CaptureJob, calls: pl.DataFrame) -> Integers:
+def _time_in_calls(
+    con: duckdb.DuckDBPyConnection, job: CaptureJob, calls: pl.DataFrame
+) -> Integers:
     """By launch: time since the rank's launch before that lies in calls."""
     launched = job.waits.launched
     launch, rank = job.ops.launch[launched], job.ops.rank[launched]
@@ -128,7 +130,9 @@ def _blocked(con: duckdb.DuckDBPyConnection, job: CaptureJob, calls: pl.DataFram
         if number not in clocks:
             continue
         its = np.flatnonzero(rank == job.ops.ranks.index(number))
-        edges = _shown(clocks[number], part.select("start_ns", "end_ns").to_numpy().ravel())
+        edges = _on_replay_clock(
+            clocks[number], part.select("start_ns", "end_ns").to_numpy().ravel()
+        )
         total = np.append(0, np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0)))
         spent = np.interp(launch[its], edges, total)
         blocked[its] = np.round(np.diff(spent, prepend=spent[:1]))
@@ -159,7 +163,7 @@ def _near(
         if row["rank"] not in clocks:
             continue
         its = np.flatnonzero(rank == job.ops.ranks.index(row["rank"]))
-        at = _shown(clocks[row["rank"]], part["at_ns"].to_numpy())
+        at = _on_replay_clock(clocks[row["rank"]], part["at_ns"].to_numpy())
         which = np.searchsorted(at, launch[its], "right") - 1
         far = its[(which >= 0) & part["is_far"].to_numpy()[np.maximum(which, 0)]]
         kept = factor + (1 - factor) / row["slow_ratio"]
@@ -187,7 +191,7 @@ def _clocks(
     return found
 
 
-def _shown(clock: tuple[Integers, Integers], times: Integers) -> Integers:
+def _on_replay_clock(clock: tuple[Integers, Integers], times: Integers) -> Integers:
     """Times of a rank's own clock on that of the replay."""
     (low, high), (first, last) = clock
     pace = (last - first) / (high - low) if high > low else 1.0

@@ -24,7 +24,7 @@ from ..operations import replicas
 from ..points import Integers
 from ..waits import computed_before
 from .pipeline import Picked, Pipeline, Times
-from .schedules import executed, recognised, refuse_beside
+from .schedules import execute_order, recognise_schedule, refuse_beside
 
 _MOST = 10_000  # micro-batches
 _DRAWS, _MOST_DRAWN = 256, 100_000  # steps; micro-batches of all of them
@@ -86,7 +86,7 @@ def micro_batches(
 def _passes(con: duckdb.DuckDBPyConnection, job: CaptureJob) -> Ready | None:
     """The pipeline as kernels and operators tell it; None: they do not."""
     try:
-        return recognised(con, job)
+        return recognise_schedule(con, job)
     except CannotAnswer:
         return None
 
@@ -104,7 +104,7 @@ def _by_passes(job: CaptureJob, own: Other, change: Change, passes: Ready) -> Ot
             f"{change.word}: with batchSendRecv, {recorded} micro-batches on {stages} stages do not"
             f" show how stages wait for each other in turn: record steps of {least} or more"
         )
-    return executed(passes, own, None, int(change.value))
+    return execute_order(passes, own, None, int(change.value))
 
 
 def _longest(pipelines: list[Pipeline], step: Picked, micro_batch: Picked) -> Times:

@@ -26,7 +26,7 @@ def schedule(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change
             )
         )
     refuse_beside(job, own, change)
-    return executed(recognised(con, job), own, change.value, None)
+    return execute_order(recognise_schedule(con, job), own, change.value, None)
 
 
 def refuse_beside(job: CaptureJob, own: Other, change: Change) -> None:
@@ -40,12 +40,14 @@ def refuse_beside(job: CaptureJob, own: Other, change: Change) -> None:
         )
 
 
-def recognised(con: duckdb.DuckDBPyConnection, job: CaptureJob) -> Ready:
+def recognise_schedule(con: duckdb.DuckDBPyConnection, job: CaptureJob) -> Ready:
     """The pipeline that ran. Raises CannotAnswer where its schedule is not known."""
     return ready(con, pipeline(con, job.run, job.capture, known=job.ops))
 
 
-def executed(measured: Ready, own: Other, name: str | None, micro_batches: int | None) -> Other:
+def execute_order(
+    measured: Ready, own: Other, name: str | None, micro_batches: int | None
+) -> Other:
     """Its passes in another order, or in the same one with other micro-batches. Raises CannotAnswer
     where its step is not known."""
     rows = pipeline_tries(measured, asked_tries(measured, name, micro_batches))

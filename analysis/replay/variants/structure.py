@@ -139,7 +139,7 @@ def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     place = np.full(len(ops.rank), -1)
     place[both] = np.where(chosen[both] | is_first, np.cumsum(chosen[both]), -1)
     follows, anything = (
-        _hidden(own, _Room(exposed, alone, known, where)) for where in (place, step)
+        _without_hidden(own, _Room(exposed, alone, known, where)) for where in (place, step)
     )
     usual, most = (
         float(job.span(one.waits).lengths()[job.usual].mean()) for one in (follows, anything)
@@ -158,7 +158,7 @@ class _Room(NamedTuple):
     place: Integers
 
 
-def _hidden(own: Other, room: _Room) -> Other:
+def _without_hidden(own: Other, room: _Room) -> Other:
     """Transfers without what kernels hide of them."""
     at = room.place + 1
     needed, there = (

@@ -15,7 +15,7 @@ _EARLY_NS = 200  # ends of both are rounded
 _LOOKED_AT = 8  # records before a wait's end
 
 
-def awaited(ops: Operations, end: Integers) -> tuple[Integers, Integers]:
+def event_waits(ops: Operations, end: Integers) -> tuple[Integers, Integers]:
     """Waits, and of each the record it waited for: of those of its rank on other streams that the
     host enqueued earlier, the last that had ended. Waits without any are left out."""
     waits, records = (np.flatnonzero(ops.role == one) for one in (WAIT, RECORD))

@@ -112,11 +112,11 @@ def _fill_one(
         [] if counter.series else [name for lower, name in present.items() if lower not in taken]
     )
     sources: dict[str, tuple[SqlType, str]] = {
-        key: ("integer", _quoted(present.get(key.lower()))) for key in (*_KEYS, *counter.ids)
+        key: ("integer", _quote(present.get(key.lower()))) for key in (*_KEYS, *counter.ids)
     }
-    sources["word_id"] = ("text", _quoted(present.get((counter.word or "").lower())))
+    sources["word_id"] = ("text", _quote(present.get((counter.word or "").lower())))
     for number, column in enumerate(columns):
-        sources[f"v{number}"] = ("real", _quoted(present[column.lower()]))
+        sources[f"v{number}"] = ("real", _quote(present[column.lower()]))
     if not columns:
         return
     values = ", ".join(
@@ -140,5 +140,5 @@ def _fill_one(
     stream_columns(con, file.select(sources, file.rows_of(table)), sql, spend)
 
 
-def _quoted(name: str | None) -> str:
+def _quote(name: str | None) -> str:
     return '"' + name.replace('"', '""') + '"' if name else "null"

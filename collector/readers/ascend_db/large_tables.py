@@ -31,7 +31,7 @@ import pyarrow as pa
 from ... import schema
 from ...literals import sql_literal
 from ...model import ReadLog
-from ...staging import parsed, run, scalar
+from ...staging import parse_statements, run, scalar
 from ...step_segments import cut_steps
 from ..words import enumerate_words
 from .lookups import (
@@ -130,7 +130,7 @@ def note_taskless(con: duckdb.DuckDBPyConnection, table: str, ids_sql: str, log:
 def _insert_part(con: duckdb.DuckDBPyConnection, text: str, parameters: dict[str, int]) -> None:
     """Run SQL whose first statement makes `_ordered`, rows of ids in the order of the segment, and
     whose second spells them out."""
-    order, insert = parsed(con, text)
+    order, insert = parse_statements(con, text)
     con.execute(order, parameters)
     # With these rows always on the left, joins keep their order.
     disabled = scalar(con, "select current_setting('disabled_optimizers')")
@@ -188,14 +188,16 @@ def _pmu_values(
     if not named.all():
         name, place, value = name[named], place[named], value[named]
     cells = np.searchsorted(np.array(metrics, np.int64), np.asarray(name)) * len(tasks) + place
-    values = _placed(cells, value, len(metrics) * len(tasks)).reshape(len(metrics), len(tasks))
+    values = _place_values(cells, value, len(metrics) * len(tasks)).reshape(
+        len(metrics), len(tasks)
+    )
     columns = {"globalTaskId": pa.array(tasks[present])}
     for number, column in enumerate(values):
         columns[f"v{number}"] = pa.array(column[present], from_pandas=True)  # NaN as NULL
     return pa.table(columns)
 
 
-def _placed(cells: Any, value: Any, n_cells: int) -> Any:
+def _place_values(cells: Any, value: Any, n_cells: int) -> Any:
     """An array with each value in its cell, NaN where there is none."""
     values = np.full(n_cells, np.nan)
     values[cells] = value

@@ -28,7 +28,7 @@ _KINDS: dict[str, Kind] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedColumn:
     """A column to read: `names` are its spellings, newest first."""
 
     name: str
@@ -36,17 +36,17 @@ class Wanted:
     names: tuple[str, ...] = ()
 
 
-def _columns(text: str) -> tuple[Wanted, ...]:
+def _columns(text: str) -> tuple[WantedColumn, ...]:
     """`a, b:text, c:id=c|old_c` as columns; integer where no kind is given."""
     found = []
     for item in text.replace("\n", " ").split(","):
         head, _, spellings = item.strip().partition("=")
         name, _, kind = head.partition(":")
-        found.append(Wanted(name, _KINDS[kind], tuple(spellings.split("|"))))
+        found.append(WantedColumn(name, _KINDS[kind], tuple(spellings.split("|"))))
     return tuple(found)
 
 
-TABLES: dict[str, tuple[Wanted, ...]] = {
+TABLES: dict[str, tuple[WantedColumn, ...]] = {
     table: _columns(text)
     for table, text in {
         "STRING_IDS": "id, value:text",
@@ -145,7 +145,7 @@ def temp_name(table: str) -> str:
     return "_string" if table == "STRING_IDS" else f"_{table.lower()}"
 
 
-def spelling(file: SqliteFile, table: str, wanted: Wanted) -> str | None:
+def spelling(file: SqliteFile, table: str, wanted: WantedColumn) -> str | None:
     """How this file spells a column, or None where it has none."""
     present = {name.lower(): name for name in file.tables.get(table, {})}
     for name in (wanted.name, *wanted.names):
@@ -195,7 +195,7 @@ _SQL_TYPES: dict[Kind, SqlType] = {"real": "real", "text": "text", "step": "text
 
 
 def _sources(
-    file: SqliteFile, table: str, wanted: tuple[Wanted, ...]
+    file: SqliteFile, table: str, wanted: tuple[WantedColumn, ...]
 ) -> dict[str, tuple[SqlType, str]]:
     sources: dict[str, tuple[SqlType, str]] = {}
     for column in wanted:
@@ -212,18 +212,16 @@ def stream_columns(
     spend: Callable[[int], None],
 ) -> None:
     """Run SQL that reads the reader's batches as `_incoming`."""
-    run_on(con, pa.RecordBatchReader.from_batches(reader.schema, _metered(reader, spend)), sql)
+    run_on(con, pa.RecordBatchReader.from_batches(reader.schema, _meter(reader, spend)), sql)
 
 
-def _metered(
-    reader: pa.RecordBatchReader, spend: Callable[[int], None]
-) -> Iterator[pa.RecordBatch]:
+def _meter(reader: pa.RecordBatchReader, spend: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
     for batch in reader:
         spend(batch.nbytes)
         yield batch
 
 
-def _cast(column: Wanted) -> str:
+def _cast(column: WantedColumn) -> str:
     name = f'"{column.name}"'
     if column.name in _INSTANTS:
         first = 0 if column.kind == "id" else -LAST_NS

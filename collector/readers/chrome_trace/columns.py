@@ -22,7 +22,7 @@ from npuscope.messages import Message
 
 from ...model import ReadLog
 from .events import Event, Int64, decode_series, number
-from .kept import Wanted
+from .kept_kinds import WantedKinds
 
 PLACE = ("pid", "tid", "start_ns", "dur_ns", "name")
 COUNTER = ("pid", "name", "timestamp_ns", "series", "value")
@@ -52,7 +52,7 @@ class Form(Protocol):
     def gather(self, events: Sequence[Event], values: Values, log: ReadLog) -> None:
         """Add the values of a piece's events to those that wait; the events may go afterwards."""
 
-    def wanted(self) -> Wanted: ...
+    def wanted(self) -> WantedKinds: ...
     def column(self, name: str, values: list[Any]) -> pa.Array: ...
     def rows(self, kind: str, table: pa.Table, log: ReadLog) -> Iterator[tuple[str, pa.Table]]:
         """Tables of `schemas` from one of a kind's values."""

@@ -257,7 +257,7 @@ def instants_ns(values: Sequence[Raw], base_ns: int = 0) -> pa.Array:
         if len(texts) != len(values):  # numbers, and times that are missing
             texts = [_text(replace_bad_bytes(bytes(value), None)) for value in values]
         try:
-            whole = _mixed(pa.array(texts, pa.string()))
+            whole = _mixed_instants(pa.array(texts, pa.string()))
         except pa.ArrowInvalid:
             whole = pa.array([_ns(text) for text in texts], pa.int64())
     if not base_ns:
@@ -287,7 +287,7 @@ def _alike(values: Sequence[Raw]) -> pa.Array | None:
         return None
 
 
-def _mixed(column: pa.Array) -> pa.Array:
+def _mixed_instants(column: pa.Array) -> pa.Array:
     """Values with three decimals by their digits, the others by decimal arithmetic."""
     point = pc.equal(pc.utf8_slice_codeunits(column, -4, -3), ".")
     plain = pc.and_(point, pc.equal(pc.count_substring(column, "."), 1))

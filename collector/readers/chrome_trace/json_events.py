@@ -34,7 +34,7 @@ from typing import Generic, TypeVar
 from npuscope.errors import TraceFormatError
 
 from ...model import ReadLog
-from ...small_files import decompressed, open_regular
+from ...small_files import decompress, open_regular
 
 Event = TypeVar("Event")
 # `[...]` -> its events; ValueError unless the text is one whole JSON array, Broken if it is torn.
@@ -80,7 +80,7 @@ def read_events(
     file that is no trace at all.
     """
     chunks = _chunks(path, log, advance, chunk_bytes)
-    data, is_object = _opened(path, chunks, log, join_bytes)
+    data, is_object = _open_array(path, chunks, log, join_bytes)
     if data is None:
         return
     reading = _Reading(decode, is_object)
@@ -91,7 +91,7 @@ def read_events(
         is_torn = False
         cut = _last_boundary(chunk)
         if cut is not None and size + len(chunk) >= try_at:
-            events, is_torn = _tried(reading.decode, *waiting, memoryview(chunk)[: cut[0]])
+            events, is_torn = _try_decode(reading.decode, *waiting, memoryview(chunk)[: cut[0]])
             if events is not None:
                 yield events
                 waiting, try_at = [chunk[cut[1] :]], 0
@@ -102,7 +102,7 @@ def read_events(
         waiting.append(chunk)
         size += len(chunk)
         if is_torn or size > join_bytes:
-            events, data = _salvaged(reading, b"".join(waiting), keep_bytes=join_bytes // 2)
+            events, data = _salvage(reading, b"".join(waiting), keep_bytes=join_bytes // 2)
             yield events
             waiting, size, try_at = [data], len(data), 0
     yield _last(reading, b"".join(waiting))
@@ -129,10 +129,10 @@ def _whole(
     decode: Decode[Event], *parts: bytes | memoryview, end: bytes = b"]"
 ) -> list[Event] | None:
     """Events of a text in parts that lacks but its brackets to be an array; None if it is none."""
-    return _tried(decode, *parts, end=end)[0]
+    return _try_decode(decode, *parts, end=end)[0]
 
 
-def _tried(
+def _try_decode(
     decode: Decode[Event], *parts: bytes | memoryview, end: bytes = b"]"
 ) -> tuple[list[Event] | None, bool]:
     """As `_whole`, and whether the text is torn: to wait for what follows would not help."""
@@ -154,10 +154,10 @@ def _last(reading: _Reading[Event], data: bytes) -> list[Event]:
         reading.has_ended = True
         return events
     events = _whole(reading.decode, body.rstrip(b","))
-    return events if events is not None else _salvaged(reading, body, keep_bytes=0)[0]
+    return events if events is not None else _salvage(reading, body, keep_bytes=0)[0]
 
 
-def _salvaged(
+def _salvage(
     reading: _Reading[Event], data: bytes, *, keep_bytes: int
 ) -> tuple[list[Event], bytes]:
     """Events of broken text, and its end where that may go on in the text to come.
@@ -287,7 +287,7 @@ def _last_boundary(data: bytes) -> tuple[int, int] | None:
         window *= 8
 
 
-def _opened(
+def _open_array(
     path: str, chunks: Iterator[bytes], log: ReadLog, limit_bytes: int
 ) -> tuple[bytes | None, bool]:
     """What follows the array's opening bracket, and whether an object holds the array."""
@@ -320,7 +320,7 @@ def _chunks(
 ) -> Iterator[bytes]:
     """The file's bytes, unpacked where it is packed; `advance` gets bytes of the file."""
     with open_regular(path) as raw:
-        stream = decompressed(raw)
+        stream = decompress(raw)
         told, ends = 0, False
         while not ends:
             pieces: list[bytes] = []

@@ -32,7 +32,7 @@ OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def compiled(function: Function) -> Function:
+def compile_inline(function: Function) -> Function:
     """Compiled into what calls it. Nothing here makes an array: counting who refers to those that
     are passed on would cost more than the work."""
     inlined: Function = njit(forceinline=True, **OPTIONS)(function)
@@ -134,7 +134,7 @@ _SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 _BLANKS = np.uint64(0x2020202020202020)
 
 
-@compiled
+@compile_inline
 def past_blank(buf: Array, i: int) -> int:
     """Place of the first byte from i on that is no blank."""
     while True:
@@ -144,7 +144,7 @@ def past_blank(buf: Array, i: int) -> int:
         i += 1
 
 
-@compiled
+@compile_inline
 def string_end(buf: Array, i: int) -> int:
     """Place of the closing quote of a string whose content begins at i; -1 where it is unusual."""
     while True:
@@ -178,7 +178,7 @@ def string_end(buf: Array, i: int) -> int:
             return -1
 
 
-@compiled
+@compile_inline
 def key_end(buf: Array, i: int) -> int:
     """As `string_end`, of a string without escapes."""
     while True:
@@ -190,7 +190,7 @@ def key_end(buf: Array, i: int) -> int:
         i += 1
 
 
-@compiled
+@compile_inline
 def number_end(buf: Array, i: int) -> tuple[int, bool]:
     """End of a number and whether it is a whole one; -1 where it is none."""
     if byte(buf, i) == 45:
@@ -223,7 +223,7 @@ def number_end(buf: Array, i: int) -> tuple[int, bool]:
     return i, whole
 
 
-@compiled
+@compile_inline
 def literal_end(buf: Array, i: int) -> int:
     """End of true, false or null; -1 where it is none of them."""
     c = byte(buf, i)
@@ -237,7 +237,7 @@ def literal_end(buf: Array, i: int) -> int:
     return -1
 
 
-@compiled
+@compile_inline
 def scalar_end(buf: Array, i: int) -> tuple[int, int]:
     """End of a value that holds no others, behind its quote where it is a string; -1: unusual."""
     c = byte(buf, i)
@@ -250,7 +250,7 @@ def scalar_end(buf: Array, i: int) -> tuple[int, int]:
     return literal_end(buf, i), (NONE if c == 110 else OTHER)
 
 
-@compiled
+@compile_inline
 def nested_end(buf: Array, i: int) -> int:
     """End of an array or object at i; -1 where it is damaged or nested deeply."""
     objects = np.uint64(0)  # a bit for each level: whether it is an object
@@ -298,7 +298,7 @@ def nested_end(buf: Array, i: int) -> int:
             objects >>= np.uint64(1)
 
 
-@compiled
+@compile_inline
 def _member(buf: Array, i: int) -> int:
     """Where the value of the member begins whose key begins at i; -1 where there is none."""
     if byte(buf, i) != 34:
@@ -312,7 +312,7 @@ def _member(buf: Array, i: int) -> int:
     return past_blank(buf, i + 1)
 
 
-@compiled
+@compile_inline
 def integer(buf: Array, i: int, end: int) -> int:
     """A whole number of up to 18 digits; NULL for -0."""
     negative = byte(buf, i) == 45
@@ -327,7 +327,7 @@ def integer(buf: Array, i: int, end: int) -> int:
     return whole
 
 
-@compiled
+@compile_inline
 def nanoseconds(buf: Array, i: int, end: int, is_double: bool) -> int:
     """Microseconds without sign and exponent as whole ns, half to even; NULL for another form.
 
@@ -371,7 +371,7 @@ def nanoseconds(buf: Array, i: int, end: int, is_double: bool) -> int:
     return value if value <= _LAST_NS else NULL
 
 
-@compiled
+@compile_inline
 def double(buf: Array, i: int, end: int) -> tuple[float, bool]:
     """A number as the nearest double, and whether that is sure."""
     negative = byte(buf, i) == 45
@@ -397,7 +397,7 @@ def double(buf: Array, i: int, end: int) -> tuple[float, bool]:
     return (-value if negative else value), True
 
 
-@compiled
+@compile_inline
 def has_escape(buf: Array, start: int, end: int) -> bool:
     """Whether a string's content has a backslash."""
     for k in range(start, end):
@@ -406,7 +406,7 @@ def has_escape(buf: Array, start: int, end: int) -> bool:
     return False
 
 
-@compiled
+@compile_inline
 def is_key(text: Array, at: int, key: int, keys: Keys) -> bool:
     """Whether a string's content is this known key."""
     size: int = keys.sizes[key]
@@ -420,7 +420,7 @@ def is_key(text: Array, at: int, key: int, keys: Keys) -> bool:
     return left
 
 
-@compiled
+@compile_inline
 def known_key(text: Array, start: int, end: int, keys: Keys) -> int:
     """Number of a known key; -1 for another one."""
     size = end - start

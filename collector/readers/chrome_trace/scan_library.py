@@ -26,7 +26,7 @@ import llvmlite.binding as llvm
 from ...small_files import read_small
 from ...store.folder_handles import cache_folder, make_private
 from .columns import COUNTER
-from .kept import Kept, Wanted
+from .kept_kinds import KeptEvents, WantedKinds
 
 _COMPILER_S = 600
 
@@ -41,7 +41,7 @@ def scan_function() -> Callable[[int], int] | None:
         name, _, code = read_small(path, follow_links=False).partition(b"\n")
     except (OSError, subprocess.SubprocessError):
         return None
-    return _loaded(name.decode(), code)
+    return _load(name.decode(), code)
 
 
 def write_compiled(path: Path) -> None:
@@ -49,13 +49,13 @@ def write_compiled(path: Path) -> None:
 
     Raises OSError where it cannot be written, RuntimeError where it does not work.
     """
-    from .scanned import Scan
+    from .scan_rows import Scan
     from .scanner import compile_scan
 
     text, name = compile_scan()
     code = _machine().emit_object(llvm.parse_assembly(text))
-    wanted = Wanted({"counter": Kept(COUNTER)}, {None: {"C": "counter"}})
-    tried = Scan(wanted, _loaded(name, code))
+    wanted = WantedKinds({"counter": KeptEvents(COUNTER)}, {None: {"C": "counter"}})
+    tried = Scan(wanted, _load(name, code))
     if not tried.add(b'[{"ph": "C", "name": "a", "pid": 1, "ts": 1.5, "args": {"b": 2}}]'):
         raise RuntimeError("the compiled pass does not read the plainest event")
     part = path.with_name(f"{path.name}.{os.getpid()}")
@@ -100,7 +100,7 @@ def _machine() -> llvm.TargetMachine:
 
 
 @cache
-def _loaded(name: str, code: bytes) -> Callable[[int], int]:
+def _load(name: str, code: bytes) -> Callable[[int], int]:
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()

@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 
 from . import scan_codes as s
 from .events import Int64, Scalar
-from .kept import Kept, Wanted
+from .kept_kinds import KeptEvents, WantedKinds
 from .scan_codes import Array
 
 _MIX, _SHIFT, _WORD = 0x9E3779B97F4A7C15, 29, (1 << 64) - 1
@@ -54,7 +54,7 @@ _ANY = (1 << 8) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class ScanPlan:
     """`kinds` by their numbers, their columns, and how each is converted; what `scan` reads."""
 
     kinds: tuple[str, ...]
@@ -68,7 +68,7 @@ class Planned:
         return self.kinds.index("counter")
 
 
-def planned(wanted: Wanted, capacity: int) -> Planned:
+def plan_arrays(wanted: WantedKinds, capacity: int) -> ScanPlan:
     """The arrays of what is wanted, for columns of so many rows."""
     kinds = tuple(wanted.kinds)
     kept = [wanted.kinds[kind] for kind in kinds]
@@ -103,7 +103,7 @@ def planned(wanted: Wanted, capacity: int) -> Planned:
         np.concatenate(([0], np.cumsum(widths)[:-1])) * capacity,
     )  # fmt: skip
     how_of = tuple(tuple(how for _, how in columns) for columns in found)
-    return Planned(kinds, tuple(tuple(one.columns) for one in kept), how_of, plan, wanted.base_ns)
+    return ScanPlan(kinds, tuple(tuple(one.columns) for one in kept), how_of, plan, wanted.base_ns)
 
 
 def _attributes(args: type[Struct] | None) -> Iterable[tuple[str, str, int]]:
@@ -117,7 +117,7 @@ def _attributes(args: type[Struct] | None) -> Iterable[tuple[str, str, int]]:
     ]
 
 
-def _columns(kept: Kept, known: Mapping[str, tuple[int, int]]) -> list[tuple[int, int]]:
+def _columns(kept: KeptEvents, known: Mapping[str, tuple[int, int]]) -> list[tuple[int, int]]:
     """Slot and conversion of each column; a counter's last two have none."""
     found = []
     for name in kept.columns:
@@ -129,7 +129,7 @@ def _columns(kept: Kept, known: Mapping[str, tuple[int, int]]) -> list[tuple[int
     return found
 
 
-def _actions(wanted: Wanted, categories: Sequence[str]) -> tuple[Array, Array]:
+def _actions(wanted: WantedKinds, categories: Sequence[str]) -> tuple[Array, Array]:
     """Phase of a character, and what is done with events by category and phase."""
     letters = sorted({p for phases in wanted.of.values() for p in phases if p != "*"})
     phases = np.zeros(256, np.int64)

@@ -22,7 +22,7 @@ from .json_tokens import (
     SHIFT,
     array_type,
     byte,
-    compiled,
+    compile_inline,
     double,
     has_escape,
     integer,
@@ -85,7 +85,7 @@ from .scan_codes import (
 )
 
 
-@compiled
+@compile_inline
 def _code(text: Array, start: int, end: int, rows: Rows) -> int:
     """Code of a string, entered where it is new; -1 where there is no more room."""
     size = end - start
@@ -122,7 +122,7 @@ def _code(text: Array, start: int, end: int, rows: Rows) -> int:
     return new
 
 
-@compiled
+@compile_inline
 def _put_text(text: Array, start: int, end: int, rows: Rows) -> int:
     """Place and size of text put into the arena, in one number; NULL where it has no room."""
     place: int = rows.counts[TEXT_BYTES]
@@ -135,7 +135,7 @@ def _put_text(text: Array, start: int, end: int, rows: Rows) -> int:
     return (place << 24) | size
 
 
-@compiled
+@compile_inline
 def _put_number(text: Array, start: int, end: int, place: int, rows: Rows) -> int:
     """Put a double at a place; text of one that is not sure waits in `slow`."""
     value, sure = double(text, start, end)
@@ -158,7 +158,7 @@ def _put_number(text: Array, start: int, end: int, place: int, rows: Rows) -> in
     return DONE
 
 
-@compiled
+@compile_inline
 def _put(text: Array, how: int, token: int, start: int, end: int, place: int, rows: Rows) -> int:
     """Put a field's value at a place of the columns."""
     value = NULL
@@ -200,7 +200,7 @@ def _put(text: Array, how: int, token: int, start: int, end: int, place: int, ro
     return UNSURE if value == NULL else DONE
 
 
-@compiled
+@compile_inline
 def _series(text: Array, at: int, event: Event, rows: Rows) -> tuple[int, int]:
     """How many series a counter has, and its accelerator + 1; -1 for an unusual counter, -2 where
     there is no room."""
@@ -234,7 +234,7 @@ def _series(text: Array, at: int, event: Event, rows: Rows) -> tuple[int, int]:
     return found, accelerator
 
 
-@compiled
+@compile_inline
 def _member(text: Array, at: int, keys: Keys, guesses: Array, before: int) -> tuple[int, int]:
     """Where the value begins of the member at a place, and which known key it has; -1: damage, or
     a key with escapes. Most keys are the one that came the last time after the key `before`."""
@@ -256,7 +256,7 @@ def _member(text: Array, at: int, keys: Keys, guesses: Array, before: int) -> tu
     return past_blank(text, value + 1), key
 
 
-@compiled
+@compile_inline
 def _value(text: Array, at: int, slot: int, event: Event) -> int:
     """End of a value, which is put into its slot where it has one; -1: unusual, or a second one."""
     token = OTHER
@@ -273,7 +273,7 @@ def _value(text: Array, at: int, slot: int, event: Event) -> int:
     return end
 
 
-@compiled
+@compile_inline
 def _args(text: Array, at: int, plan: Plan, event: Event) -> int:
     """End of an object of args, its known ones in their slots; -1: unusual."""
     if byte(text, at) != 123 or event.tokens[ARGS] != ABSENT:
@@ -303,7 +303,7 @@ def _args(text: Array, at: int, plan: Plan, event: Event) -> int:
         at = past_blank(text, at + 1)
 
 
-@compiled
+@compile_inline
 def _event(text: Array, at: int, plan: Plan, event: Event) -> int:
     """End of an event, its fields in their slots; -1: unusual."""
     if byte(text, at) != 123:
@@ -329,7 +329,7 @@ def _event(text: Array, at: int, plan: Plan, event: Event) -> int:
         at = past_blank(text, at + 1)
 
 
-@compiled
+@compile_inline
 def _is_documented(event: Event) -> bool:
     """Whether an event's own fields are of the types that all producers write."""
     tokens = event.tokens
@@ -345,7 +345,7 @@ def _is_documented(event: Event) -> bool:
     return is_letter and tokens[PH] == STRING
 
 
-@compiled
+@compile_inline
 def _kind(text: Array, plan: Plan, event: Event) -> int:
     """An event's kind by category, phase, name and args; or DROP, COUNTER, FOREIGN."""
     tokens, starts, ends = event.tokens, event.starts, event.ends
@@ -378,7 +378,7 @@ def _kind(text: Array, plan: Plan, event: Event) -> int:
     return kind
 
 
-@compiled
+@compile_inline
 def _scan(
     text: Array, size: int, plan: Plan, counter: int, capacity: int, event: Event, rows: Rows
 ) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def staged(
+def event_views(
     con: duckdb.DuckDBPyConnection,
     prefix: str,
     paths: Sequence[str],

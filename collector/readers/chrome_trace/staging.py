@@ -32,7 +32,7 @@ from .events import Event, decode_events
 from .json_events import CHUNK_BYTES, Decode, Torn, ranges, read_events, read_range
 
 if TYPE_CHECKING:
-    from .scanned import Scan
+    from .scan_rows import Scan
 
 log_of_work = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ def scan_of(form: Form, size_bytes: int) -> Scan | None:
         return None
     try:
         from .scan_library import scan_function
-        from .scanned import Scan
+        from .scan_rows import Scan
 
         scan = scan_function()
     except ImportError:

@@ -12,7 +12,7 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
-from npuscope.messages import restored
+from npuscope.messages import restore_text
 
 from ...groups import group_hash, parallel_kind
 from ...literals import file_literal
@@ -38,7 +38,7 @@ def read(
     if not source.parts:
         split_by_rank(files, None, place, _MEMORY_BYTES)
     facts = msgspec.json.decode((place / "job.json").read_bytes(), type=JobFacts)
-    for warning in map(restored, facts.warnings):
+    for warning in map(restore_text, facts.warnings):
         log.warn(warning)
     log.rules |= facts.log.rules
     log.damaged |= facts.log.damaged

@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from npuscope.errors import TraceFormatError
-from npuscope.messages import stored
+from npuscope.messages import store_text
 
 from ... import schema
 from ...discover import cluster_outputs as outputs
@@ -43,8 +43,8 @@ from ...literals import sql_literal
 from ...model import ReadLog, SourceFile
 from ...small_files import decode, open_regular, read_small
 from ...staging import connect, is_empty, scalar
-from ..damaged_files import unopened
-from ..delimited import Rows, fill, lose, open_rows
+from ..damaged_files import open_error
+from ..delimited_text import Rows, fill, lose, open_rows
 from ..hccl.communication import Operation, as_table, numbers_of, packet_rows
 from ..hccl.communication_json import tell_partial, without_nan
 from ..hccl.communication_matrix import links_of, tell_links
@@ -109,7 +109,7 @@ def split_by_rank(
             )
     finally:
         con.close()
-    facts.warnings = list(map(stored, log.warnings))
+    facts.warnings = list(map(store_text, log.warnings))
     log.warnings.clear()
     (folder / "job.json").write_bytes(msgspec.json.encode(facts))
 
@@ -223,7 +223,7 @@ def _read_times(con: duckdb.DuckDBPyConnection, path: str, facts: JobFacts, log:
         packets: list[tuple[Any, ...]] = []
         for one in chunk:
             category = "p2p" if one.members == "p2p" else ""
-            measured, lost, lacking = _measured(one.json)
+            measured, lost, lacking = _measure(one.json)
             bad += lost
             partial += lacking
             together = members.setdefault(one.group_hash, set())
@@ -242,7 +242,7 @@ def _read_times(con: duckdb.DuckDBPyConnection, path: str, facts: JobFacts, log:
     facts.seen = {name: sorted(ranks) for name, ranks in members.items() if name}
 
 
-def _measured(data: bytes) -> tuple[dict[int, Operation], int, int]:
+def _measure(data: bytes) -> tuple[dict[int, Operation], int, int]:
     """Figures by rank, how many ranks' figures are no figures, and how many lack some."""
     try:
         return _BY_RANK.decode(data), 0, 0
@@ -332,7 +332,7 @@ def operations(path: str, log: ReadLog) -> Iterator[_Operation]:
         with open_regular(path) as file:
             yield from _operations(file, path, log)
     except OSError as error:
-        raise unopened(path, error) from None
+        raise open_error(path, error) from None
 
 
 def _operations(file: BinaryIO, path: str, log: ReadLog) -> Iterator[_Operation]:

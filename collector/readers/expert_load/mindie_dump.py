@@ -128,7 +128,7 @@ def read_dump(
     placement = _placement(phases, notes)
     facts = _facts(phases, config)
     for phase in phases:
-        expected = _expected(phase, config)
+        expected = _expected_ranks(phase, config)
         if expected is not None and len(phase.loads) < expected:
             notes.append(
                 Message(
@@ -320,7 +320,7 @@ def _own_placement(phase: _Phase) -> pl.DataFrame:
     )
 
 
-def _expected(phase: _Phase, config: _Config) -> int | None:
+def _expected_ranks(phase: _Phase, config: _Config) -> int | None:
     """Ranks of the whole group, as the deployment or the number of experts tells."""
     if phase.deployment is not None:
         return int(phase.deployment.placement["device"].n_unique())
@@ -335,7 +335,7 @@ def _facts(phases: Sequence[_Phase], config: _Config) -> ExpertFacts:
     return ExpertFacts(
         "dump",
         ranks_count=len(first.loads),
-        ranks_expected=_expected(first, config),
+        ranks_expected=_expected_ranks(first, config),
         experts_count=config.num_of_experts or told,
         slots_count=next(iter(first.loads.values())).shape[2],
         top_k=config.top_k,

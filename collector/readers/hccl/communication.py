@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ...model import RankSource, ReadLog
 from ..damaged_files import read_each
-from ..delimited import lose
+from ..delimited_text import lose
 from .communication_json import entries, numbers, tell_partial, without_nan
 from .communication_matrix import read_matrix
 from .communication_rows import PACKETS, TIMES, insert_packets, insert_times

@@ -19,7 +19,7 @@ from npuscope.errors import TraceFormatError
 
 from ...model import ReadLog
 from ...small_files import open_regular
-from ..damaged_files import unopened
+from ..damaged_files import open_error
 
 _BOM = b"\xef\xbb\xbf"
 # What Python's json writes for a float that is no number; within a name no such value stands alone.
@@ -47,7 +47,7 @@ def entries(path: str) -> Iterator[Entry]:
         with open_regular(path) as file:
             data = file.read()
     except OSError as error:
-        raise unopened(path, error) from None
+        raise open_error(path, error) from None
     data = data.removeprefix(_BOM)
     if not data.strip():
         raise TraceFormatError(path, "the whole file", "empty file")

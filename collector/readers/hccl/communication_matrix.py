@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from ...model import ReadLog
-from ..delimited import lose
+from ..delimited_text import lose
 from .communication_json import entries, numbers, tell_partial, without_nan
 from .communication_rows import MATRIX, insert_matrix
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model import Option, ReadLog
-from ...small_files import decompressed, open_regular
+from ...small_files import decompress, open_regular
 from ..chrome_trace.json_events import BLANK, BOUNDARY
 from ..metadata.profiler_metadata import ProfilerMetadata, natural, parse_metadata, text
 
@@ -71,7 +71,7 @@ def parse_head(beginning: bytes) -> KinetoHead:
     told = head.decode("utf-8", "replace")
     info = _value(told, "distributedInfo")
     if isinstance(info, str):
-        info = _decoded(info, 0)
+        info = _decode(info, 0)
     info = info if isinstance(info, dict) else {}
     base = _value(told, "baseTimeNanoseconds")
     devices = _value(told, "deviceProperties")
@@ -94,10 +94,10 @@ def _is_base(value: int | str) -> bool:
 def _value(head: str, key: str) -> Any:
     """The value of a key, wherever it stands in the head; None where it is not whole."""
     found = re.search(rf'"{key}"\s*:\s*', head)
-    return _decoded(head, found.end()) if found else None
+    return _decode(head, found.end()) if found else None
 
 
-def _decoded(head: str, place: int) -> Any:
+def _decode(head: str, place: int) -> Any:
     try:
         return json.JSONDecoder().raw_decode(head, place)[0]
     except (ValueError, RecursionError):
@@ -215,7 +215,7 @@ def read_beginning(path: str) -> bytes:
     """The file's bytes, unpacked, until its events begin, and some of these. Raises OSError."""
     data, begun = b"", None
     with open_regular(path) as raw:
-        stream = decompressed(raw)
+        stream = decompress(raw)
         try:
             while len(data) < _MOST_BYTES:
                 chunk = stream.read(_EDGE_BYTES)

@@ -19,7 +19,7 @@ from ... import schema
 from ...groups import group_hash
 from ...model import RankSource, ReadLog
 from ...staging import insert_row, insert_rows, scalar
-from ..chrome_trace.staged_views import keep_rows, staged
+from ..chrome_trace.staged_views import event_views, keep_rows
 from ..metadata.profiler_metadata import GROUPS, SIZE_KINDS, ProcessGroup, group_rows, rank_columns
 from .gpu_comm import RULE, collective_rows, data_type_rows, kernel_rows, parse_comm_kernels
 from .head import KinetoHead, job_metadata, parse_head, read_beginning
@@ -50,7 +50,7 @@ def read(
         _fill_head(con, source, head, head.metadata.groups, wanted)
         return
     form = KinetoForm(head.base_ns, "counters" in wanted, source.selection.stacks)
-    with staged(con, "_kineto_", [path], form, log, advance, processes=source.processes):
+    with event_views(con, "_kineto_", [path], form, log, advance, processes=source.processes):
         groups = list(_all_groups(con, head))
         _name(con, source, groups)
         _derive(con, log, wanted)

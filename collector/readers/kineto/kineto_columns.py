@@ -42,7 +42,7 @@ from ..chrome_trace.events import (
     durations_ns,
     instants_ns,
 )
-from ..chrome_trace.kept import Kept, Wanted
+from ..chrome_trace.kept_kinds import KeptEvents, WantedKinds
 
 
 class OperatorArgs(Struct, gc=False):
@@ -200,23 +200,23 @@ class KinetoForm:
         args = decode_args(calls, CallArgs, log)
         put_slices(values["api"], calls, args, _CALL)
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> WantedKinds:
         """The same, for a compiled pass."""
         place = ("pid", "tid")
-        operator = Kept(
+        operator = KeptEvents(
             [c for c in _COLUMNS["operator"] if self.stacks or c != "call_stack"],
             StackArgs if self.stacks else OperatorArgs, or_null=place,
         )  # fmt: skip
         kinds = {
             "operator": operator,
             "annotation": operator,
-            "python": Kept(PLACE, or_null=place),
-            "api": Kept(_COLUMNS["api"], CallArgs, or_null=place),
-            **dict.fromkeys(_DEVICE, Kept(_COLUMNS["kernel"], TaskArgs, or_null=place)),
-            "range": Kept(PLACE, or_null=place),
-            "memory": Kept(_COLUMNS["memory"], MemoryArgs, only=("[memory]",)),
-            "label": Kept(("pid", "labels"), LabelArgs, ("process_labels",), or_null=place),
-            "counter": Kept(COUNTER, or_null=("pid", "name")),
+            "python": KeptEvents(PLACE, or_null=place),
+            "api": KeptEvents(_COLUMNS["api"], CallArgs, or_null=place),
+            **dict.fromkeys(_DEVICE, KeptEvents(_COLUMNS["kernel"], TaskArgs, or_null=place)),
+            "range": KeptEvents(PLACE, or_null=place),
+            "memory": KeptEvents(_COLUMNS["memory"], MemoryArgs, only=("[memory]",)),
+            "label": KeptEvents(("pid", "labels"), LabelArgs, ("process_labels",), or_null=place),
+            "counter": KeptEvents(COUNTER, or_null=("pid", "name")),
         }
         counters = {"C": "counter"} if self.counters else {}
         of: dict[str | None, Mapping[str, str]] = {
@@ -226,7 +226,7 @@ class KinetoForm:
             for category, kind in KINDS.items()
         }  # fmt: skip
         of |= {None: {"M": "label", "i": "memory", **counters}, "": counters}
-        return Wanted(kinds, of, self.base_ns)
+        return WantedKinds(kinds, of, self.base_ns)
 
     def column(self, name: str, values: list[Any]) -> pa.Array:
         if name in ("start_ns", "timestamp_ns"):

@@ -18,7 +18,7 @@ from npuscope.errors import TraceFormatError
 from ...groups import group_hash, parallel_kind
 from ...model import ReadLog
 from ...small_files import decode, read_small
-from ..damaged_files import unopened
+from ..damaged_files import open_error
 
 SIZE_KINDS = ("tp", "pp", "dp", "cp", "ep")
 
@@ -221,7 +221,7 @@ def json_object(path: str) -> dict[str, object]:
             raise TraceFormatError(path, "JSON", "empty file")
         return decode(data, dict[str, object])
     except OSError as error:
-        raise unopened(path, error) from None
+        raise open_error(path, error) from None
     except msgspec.DecodeError as error:
         raise TraceFormatError(path, "JSON", f"{error}: cut short or edited?") from None
 

@@ -69,10 +69,10 @@ def read_phases(path: Path) -> PhaseTrace:
         reason = str(error).partition("\n")[0]
         raise TraceFormatError(path, "Parquet", f"cannot be read ({reason})") from error
     assert isinstance(rows, pl.DataFrame)
-    return PhaseTrace(path, _checked(path, rows))
+    return PhaseTrace(path, _check(path, rows))
 
 
-def _checked(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
+def _check(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
     if rows.is_empty():
         raise TraceFormatError(path, "rows", "there are none")
     for name in rows.columns:

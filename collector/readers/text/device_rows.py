@@ -15,7 +15,7 @@ import duckdb
 from ...discover.msprof_layout import device_of
 from ...model import RankSource, ReadLog
 from ...staging import has_table
-from ..delimited import Rows
+from ..delimited_text import Rows
 from ..sqlite import SqliteFile
 
 
@@ -23,7 +23,7 @@ def own_rows(source: RankSource, column: str) -> str:
     """SQL: whether a row is of the rank, by the SQL of its device."""
     if not source.other_devices:
         return "true"
-    return f"({column} is null or {column} not in ({_listed(source.other_devices)}))"
+    return f"({column} is null or {column} not in ({_list_of(source.other_devices)}))"
 
 
 def names_device(rows: Rows, source: RankSource, log: ReadLog) -> bool:
@@ -44,7 +44,7 @@ def own_database(file: SqliteFile, source: RankSource) -> None:
     calls of the processes that launched them."""
     if not source.other_devices or "TASK" not in file.tables:
         return
-    others = _listed(source.other_devices)
+    others = _list_of(source.other_devices)
     tasks = f'"TASK" where ("deviceId" is null or "deviceId" not in ({others}))'
     pids = file.select({"pid": ("integer", '"globalPid"')}, f"from {tasks} group by 1")
     processes = [str(pid) for pid in pids.read_all()["pid"].to_pylist() if pid is not None]
@@ -131,5 +131,5 @@ def keep_one_device(con: duckdb.DuckDBPyConnection, source: RankSource, log: Rea
     )
 
 
-def _listed(devices: tuple[int, ...]) -> str:
+def _list_of(devices: tuple[int, ...]) -> str:
     return ", ".join(map(str, devices))

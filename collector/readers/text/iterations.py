@@ -18,7 +18,7 @@ from ...discover.msprof_layout import device_of
 from ...model import RankSource, ReadLog
 from ..chrome_trace.json_events import read_events
 from ..damaged_files import read_each
-from ..delimited import Rows, fill, open_rows
+from ..delimited_text import Rows, fill, open_rows
 from .device_rows import names_device, own_rows
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def read(
                     con, rows, log, lambda text: f"{insert} {_rows_sql(rows, text, own)}",
                     decimals=_TIMES,
                 )  # fmt: skip
-        elif not tables and _is_own(path, source) and _own_iteration(path) not in _known(con):
+        elif not tables and _is_own(path, source) and _own_iteration(path) not in _known_steps(con):
             _read_slices(con, path, log)
 
     make_iterations(con)
@@ -114,7 +114,7 @@ def _own_iteration(path: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _known(con: duckdb.DuckDBPyConnection) -> set[tuple[int, int]]:
+def _known_steps(con: duckdb.DuckDBPyConnection) -> set[tuple[int, int]]:
     return set(con.execute("select distinct model_id, step from _iterations").fetchall())
 
 

@@ -20,7 +20,7 @@ from npuscope.errors import TraceFormatError
 
 from ...model import RankSource, ReadLog, SourceFile
 from ..damaged_files import read_each
-from ..delimited import Rows, fill, lose, normal, open_rows, plain
+from ..delimited_text import Rows, fill, lose, normal, open_rows, plain
 from ..words import WORDS_FROM_BYTES, enumerate_keys, turn_into_words, words_for_text
 from .device_rows import names_device, own_rows
 

@@ -15,7 +15,7 @@ from npuscope.errors import TraceFormatError
 from ...literals import sql_literal
 from ...model import RankSource, ReadLog, Role
 from ..damaged_files import read_each
-from ..delimited import Rows, fill, lose, normal, open_rows
+from ..delimited_text import Rows, fill, lose, normal, open_rows
 from .device_rows import names_device
 
 _TIME = ("Timestamp(us)",)

@@ -8,7 +8,7 @@ import duckdb
 
 from ...model import RankSource, ReadLog
 from ..damaged_files import read_each
-from ..delimited import Rows, fill, open_rows
+from ..delimited_text import Rows, fill, open_rows
 from .device_rows import names_device
 
 # Canonical column -> header. The analysis database spells them in lower case with underscores.

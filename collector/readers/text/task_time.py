@@ -9,7 +9,7 @@ import duckdb
 
 from ...model import RankSource, ReadLog
 from ..damaged_files import read_each
-from ..delimited import Rows, fill, lose, open_rows
+from ..delimited_text import Rows, fill, lose, open_rows
 from .device_rows import names_device, own_rows
 
 _START, _DURATION = ("task_start(us)",), ("task_time(us)",)

@@ -43,7 +43,7 @@ from ..chrome_trace.events import (
     durations_ns,
     instants_ns,
 )
-from ..chrome_trace.kept import Kept, Wanted
+from ..chrome_trace.kept_kinds import KeptEvents, WantedKinds
 
 
 class HostArgs(Struct, gc=False):
@@ -211,23 +211,23 @@ class TraceForm:
         if self.counters and phases["C"]:
             gather_counters(phases["C"], values["counter"], log)
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> WantedKinds:
         """The same, for a compiled pass."""
         operator = [c for c in _COLUMNS["operator"] if self.stacks or c != "call_stack"]
         choices = (("task_type", "device"), ("plane_task_type", "plane"), ("level", "api"))
         kinds = {
-            "operator": Kept(operator, StackArgs if self.stacks else HostArgs),
-            **{kind: Kept(_COLUMNS[kind]) for kind in ("python", "gc")},
-            **{kind: Kept(_COLUMNS[kind], HostArgs) for kind in ("enqueue", "dequeue")},
-            **{kind: Kept(_COLUMNS[kind], SliceArgs) for kind in ("device", "plane", "api")},
-            "other": Kept(_COLUMNS["other"], SliceArgs, bare=OVERLAP_NAMES, choices=choices),
-            "flow": Kept(_COLUMNS["flow"]),
-            "label": Kept(
+            "operator": KeptEvents(operator, StackArgs if self.stacks else HostArgs),
+            **{kind: KeptEvents(_COLUMNS[kind]) for kind in ("python", "gc")},
+            **{kind: KeptEvents(_COLUMNS[kind], HostArgs) for kind in ("enqueue", "dequeue")},
+            **{kind: KeptEvents(_COLUMNS[kind], SliceArgs) for kind in ("device", "plane", "api")},
+            "other": KeptEvents(_COLUMNS["other"], SliceArgs, bare=OVERLAP_NAMES, choices=choices),
+            "flow": KeptEvents(_COLUMNS["flow"]),
+            "label": KeptEvents(
                 ("label", "pid", "tid", "name", "labels"), LabelArgs, _LABELS,
                 or_null=("pid", "tid"),
             ),
-            "counter": Kept(COUNTER, or_null=("pid", "name")),
-            "begun": Kept(("pid",), or_null=("pid",)),
+            "counter": KeptEvents(COUNTER, or_null=("pid", "name")),
+            "begun": KeptEvents(("pid",), or_null=("pid",)),
         }  # fmt: skip
         others = {"X": "other", "M": "label", "B": "begun"} | (
             {"C": "counter"} if self.counters else {}
@@ -235,7 +235,7 @@ class TraceForm:
         of: dict[str | None, Mapping[str, str]] = {None: others, "": others}
         of |= {category: {"X": kind, "B": "begun"} for category, kind in HOST_KINDS.items()}
         of |= {category: {"s": "flow", "f": "flow"} for category in _FLOWS}
-        return Wanted(kinds, of)
+        return WantedKinds(kinds, of)
 
     def column(self, name: str, values: list[Any]) -> pa.Array:
         if name in ("start_ns", "at_ns", "timestamp_ns"):

@@ -26,9 +26,9 @@ import pyarrow as pa
 from ... import schema
 from ...groups import group_hash
 from ...model import RankSource, ReadLog
-from ...small_files import decompressed, open_regular
+from ...small_files import decompress, open_regular
 from ...staging import has_table, is_empty, scalar
-from ..chrome_trace.staged_views import keep_rows, show, staged
+from ..chrome_trace.staged_views import event_views, keep_rows, show
 from ..metadata.msprof_info import process_id
 from ..text.iterations import iteration_sql, make_iterations, put_steps
 from ..words import enumerate_words, words_for_text
@@ -78,7 +78,7 @@ def read(
     try:
         with (
             words_for_text(con, worded),
-            staged(
+            event_views(
                 con, "_trace_", source.paths("trace"), form, log, advance,
                 processes=source.processes,
             ) as folders,
@@ -213,7 +213,7 @@ def _head(source: RankSource) -> bytes:
     path = source.paths("trace")[0]
     with open_regular(path) as raw:
         try:
-            return decompressed(raw).read(_HEAD_BYTES)
+            return decompress(raw).read(_HEAD_BYTES)
         except (OSError, EOFError):  # packed, and damaged: its reader has told
             return b""
 

@@ -63,7 +63,7 @@ def split_alike(lines: pl.Series, forms: list[Form]) -> tuple[pl.DataFrame, pl.S
     none_yet: list[pl.DataFrame] = []
     tried = 0
     for form in forms:
-        rows, left = _matched(form, left)
+        rows, left = _match_form(form, left)
         parts.append(rows)
     while left.height >= _FEWEST and len(forms) < _MOST_FORMS and tried < _MOST_TRIED:
         tried += 1
@@ -74,7 +74,7 @@ def split_alike(lines: pl.Series, forms: list[Form]) -> tuple[pl.DataFrame, pl.S
             continue
         forms.append(found)
         before = left.height
-        rows, left = _matched(found, left)
+        rows, left = _match_form(found, left)
         parts.append(rows)
         if left.height == before:  # not even itself
             none_yet.append(left.head(1))
@@ -157,7 +157,7 @@ def form_of(line: str) -> Form | None:
         fixed, time_group,
     )  # fmt: skip
     schema = {"line": pl.UInt32, "text": pl.String}
-    own, _ = _matched(form, pl.DataFrame({"line": [0], "text": [line]}, schema))
+    own, _ = _match_form(form, pl.DataFrame({"line": [0], "text": [line]}, schema))
     return form if _tells(own, base) else None
 
 
@@ -211,7 +211,7 @@ def _divisor(told: float) -> float:
     return next((one for one in _DIVISORS if abs(told / one - 1) < 1e-6), 0.0)
 
 
-def _matched(form: Form, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _match_form(form: Form, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Rows of the lines that are of the form, and the other lines."""
     parts = lines["text"].str.extract_groups(form.pattern).struct.unnest()
     texts = [parts[name] for name in parts.columns]

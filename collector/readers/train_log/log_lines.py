@@ -193,7 +193,7 @@ def parse(line: bytes, *, is_ended: bool = True) -> Iterator[LogEntry]:
         ends = [match.start() for match in starts[1:]] + [len(text)]
         for match, end in zip(starts, ends, strict=True):
             piped = text[match.end() : end]
-            yield from _piped(int(match[1] or match[2]), piped, text[: match.start()])
+            yield from _piped_fields(int(match[1] or match[2]), piped, text[: match.start()])
         return
     record = _RECORD.search(text) if "{" in text else None
     if record:
@@ -202,11 +202,11 @@ def parse(line: bytes, *, is_ended: bool = True) -> Iterator[LogEntry]:
         # Steps begin again in each epoch.
         number = (int(epoch[1]) - 1) * int(epoch[3]) + int(epoch[2])
         pairs = _FORMERS_PAIR.findall(_FORMERS_TIME.sub("per_step_time:", epoch[4]))
-        yield from _told(number, pairs, text[: epoch.start()])
+        yield from _entries_of(number, pairs, text[: epoch.start()])
     elif is_ended and (step := _STEP.search(text)):
         pairs = [(key.lower(), value) for key, value in _PAIR.findall(text[step.end() :])]
         if not {"loss", "timing_s/step", "timing_s/gen"}.isdisjoint(dict(pairs)):
-            yield from _told(int(step[1]), pairs, text[: step.start()])
+            yield from _entries_of(int(step[1]), pairs, text[: step.start()])
 
 
 def _plain(line: bytes) -> str:
@@ -225,11 +225,11 @@ def arguments(line: bytes) -> Iterator[tuple[str, int]]:
         yield "world_size", int(value)
 
 
-def _piped(step: int, text: str, before: str) -> Iterator[LogEntry]:
+def _piped_fields(step: int, text: str, before: str) -> Iterator[LogEntry]:
     """Fields that end with a bar: one that does not was cut off."""
     pieces = (piece.rpartition(":") for piece in text.split("|")[:-1])
     pairs = [(" ".join(key.split()).lower(), value.strip()) for key, _, value in pieces]
-    yield from _told(step, pairs, before, is_percent=True)
+    yield from _entries_of(step, pairs, before, is_percent=True)
 
 
 def _record(text: str) -> Iterator[LogEntry]:
@@ -237,10 +237,10 @@ def _record(text: str) -> Iterator[LogEntry]:
     if not _BESIDE_LOSS & dict(pairs).keys():
         return
     step = _RECORD_STEP.search(text)
-    yield from _told(int(step[1]) if step else None, pairs)
+    yield from _entries_of(int(step[1]) if step else None, pairs)
 
 
-def _told(
+def _entries_of(
     step: int | None,
     pairs: Iterable[tuple[str, str]],
     before: str = "",

@@ -158,8 +158,10 @@ def _of_log(lines: list[str]) -> list[Speculation]:
                 "vllm",
                 drafted=sum(drafted for _, drafted in counts) if counts else None,
                 accepted=sum(accepted for accepted, _ in counts) if counts else None,
-                shares={at: _weighted([one[at] for one in shares], weights) for at in range(width)},
-                length=_weighted(lengths, weights),
+                shares={
+                    at: _weighted_mean([one[at] for one in shares], weights) for at in range(width)
+                },
+                length=_weighted_mean(lengths, weights),
                 rate=_mean([rate for rate in rates if rate > 0]),
             )
         )
@@ -174,5 +176,5 @@ def _mean(values: list[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _weighted(values: list[float], weights: list[float]) -> float:
+def _weighted_mean(values: list[float], weights: list[float]) -> float:
     return sum(a * b for a, b in zip(values, weights, strict=True)) / sum(weights)

@@ -4,9 +4,9 @@ import polars as pl
 import streamlit as st
 
 from npuscope.analysis.health import run_health
-from npuscope.analysis.health.dropped import health_dropped
 from npuscope.analysis.health.health import summary_row, verdict_told
 from npuscope.analysis.health.post_training import health_bounds, health_phases
+from npuscope.analysis.health.token_drops import health_dropped
 from npuscope.analysis.wording import UNKNOWN, number, percent
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures.health import dropped_figure, health_figure

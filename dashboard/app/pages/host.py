@@ -14,7 +14,7 @@ from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.finding_cards import verdict_here
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import host as figures
-from npuscope.dashboard.locale.language import labelled
+from npuscope.dashboard.locale.language import label_of
 from npuscope.dashboard.terminal.host_tables import GAIN_WORDS, STAGE_WORDS
 from npuscope.messages import Message
 
@@ -32,7 +32,7 @@ OPERATOR = ("cause", "stage", "operator", "free_ns", "share_ratio", "count", "lo
 page = open_page("host")
 say = page.say
 # Of a launch, not of the pipeline.
-TITLES = {"stage": labelled("stage of a launch", "stage", say)}
+TITLES = {"stage": label_of("stage of a launch", "stage", say)}
 
 
 def in_words(rows: pl.DataFrame) -> pl.DataFrame:
@@ -43,7 +43,7 @@ def in_words(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def named(rows: pl.DataFrame) -> pl.DataFrame:
+def name_causes(rows: pl.DataFrame) -> pl.DataFrame:
     """Causes in the reader's language."""
     words = {key: say(words) for key, words in GAIN_WORDS.items()}
     return rows.with_columns(pl.col("cause").replace(words))
@@ -94,13 +94,15 @@ with gained:
             " causes: a host that never waits would hide those, too."
         )
         page.table(
-            named(gains), name="host_gains", title="Gain without each cause", columns=GAIN,
+            name_causes(gains), name="host_gains", title="Gain without each cause", columns=GAIN,
             is_open=True,
         )  # fmt: skip
         page.notes(gain_notes(gains))
     calls = page.frame(host_calls)
     if not calls.is_empty():
-        page.table(named(calls), name="host_calls", title="Calls that keep the host from launching")
+        page.table(
+            name_causes(calls), name="host_calls", title="Calls that keep the host from launching"
+        )
     places = page.frame(host_placement, step=None)
     if not places.is_empty():
         page.heading("Are threads on cores near their device?")

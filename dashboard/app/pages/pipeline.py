@@ -32,7 +32,7 @@ for name in SCHEDULES:
 asked = page.view.schedule or AS_RAN
 
 
-def _chosen(word: str) -> str | None:
+def _chosen_order(word: str) -> str | None:
     return None if word == AS_RAN else word
 
 
@@ -41,7 +41,7 @@ with left:
     st.session_state["schedule"] = asked
     st.selectbox(
         say("schedule"), list(dict.fromkeys((asked, *offered))), key="schedule", format_func=say,
-        on_change=lambda: page.look_at(schedule=_chosen(st.session_state["schedule"])),
+        on_change=lambda: page.look_at(schedule=_chosen_order(st.session_state["schedule"])),
     )  # fmt: skip
 with right:
     st.session_state["micro_batches"] = page.view.micro_batches

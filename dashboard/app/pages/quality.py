@@ -7,7 +7,7 @@ from npuscope.dashboard.answers.quality_answers import quality
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.app.plain_text import sentence
 from npuscope.dashboard.figures import ranks as figures
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 
 page = open_page("quality")
 say = page.say
@@ -23,7 +23,7 @@ page.verdict(
     Message(
         "{count} of {every} analyses are possible in full, {lacking} not at all: {names}.",
         count=said.to_list().count("yes"), every=said.len(), lacking=len(lacking),
-        names=joined([figures.capability_named(one, say) for one in lacking]),
+        names=join([figures.capability_named(one, say) for one in lacking]),
     )
     if lacking
     else Message(

@@ -45,7 +45,7 @@ page.text(
 chosen = chosen_sizes(page.view.only)
 
 
-def picked(name: str) -> None:
+def pick_size(name: str) -> None:
     """Put what was picked of one size into the URL."""
     values = [str(one) for one in st.session_state[f"only_{name}"]]
     page.look_at(only=sizes_text({**chosen, name: values}))
@@ -58,7 +58,7 @@ for place, name in zip(st.columns(len(SIZES)), SIZES, strict=True):
         st.session_state[f"only_{name}"] = chosen[name]
         st.multiselect(
             say(name.replace("_", " ")), offered, key=f"only_{name}", placeholder=say("all"),
-            select_all=False, on_change=picked, args=(name,),
+            select_all=False, on_change=pick_size, args=(name,),
         )  # fmt: skip
 strategies = with_sizes(found.strategies, {name: sizes for name, sizes in chosen.items() if sizes})
 best = strategies.filter("fits").head(BEST)

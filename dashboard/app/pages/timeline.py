@@ -100,7 +100,7 @@ def perfetto_link(
         out = viewer.new_file()
         with st.spinner(say("writing the trace")):
             try:
-                with sources.opened(page.place.path, page.version).borrowed() as con:
+                with sources.open_tables(page.place.path, page.version).borrowed() as con:
                     opening = viewer.write_window(
                         con, page.store_path, out,
                         run=view.run, capture=view.capture,

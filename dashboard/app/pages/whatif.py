@@ -36,7 +36,7 @@ for word in GENERAL:
 asked = page.view.change or next(iter(offered))
 
 
-def shown(words: str) -> str:
+def show_change(words: str) -> str:
     """A change with the finding that it would end."""
     named = offered.get(words)
     return visible(f"{words}  ({named})" if named else words)
@@ -47,7 +47,8 @@ left, right = st.columns(2, vertical_alignment="bottom")
 with left:
     st.session_state["offered"] = asked
     st.selectbox(
-        say("change"), list(dict.fromkeys((asked, *offered))), format_func=shown, key="offered",
+        say("change"), list(dict.fromkeys((asked, *offered))), format_func=show_change,
+        key="offered",
         on_change=lambda: page.look_at(change=st.session_state["offered"]),
     )  # fmt: skip
 with right:

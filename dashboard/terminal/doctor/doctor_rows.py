@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from npuscope.analysis.doctor.compared_steps import Compared
+from npuscope.analysis.doctor.compared_steps import StepComparison
 from npuscope.analysis.doctor.doctor import CaptureReport, RankReport
 from npuscope.analysis.doctor.judge import known_options
-from npuscope.analysis.doctor.profiler_options import snippet, unused
+from npuscope.analysis.doctor.profiler_options import idle_options, snippet
 from npuscope.analysis.wording import ranks_named
 from npuscope.messages import Message
 
 if TYPE_CHECKING:
-    from npuscope.analysis.doctor.compared_steps import Compared
+    from npuscope.analysis.doctor.compared_steps import StepComparison
     from npuscope.collector.discover.search import Problem
     from npuscope.collector.discover.unread_files import Unread
     from npuscope.collector.ingest.read_rank import RankOutcome
@@ -38,7 +38,7 @@ class Disk:
     failed: Sequence[RankOutcome] = ()
     problems: Sequence[Problem] = ()
     beside: Sequence[Unread] | None = None
-    compared: Sequence[Compared] = ()
+    compared: Sequence[StepComparison] = ()
 
 
 def doctor_rows(reports: Sequence[CaptureReport], disk: Disk) -> list[dict[str, Any]]:
@@ -182,7 +182,7 @@ def remarks(report: CaptureReport) -> Iterator[str]:
             "remedies are given as torch_npu options; options of {frameworks} differ",
             frameworks=listed,
         )
-    needless = sorted({name for rank in report.ranks for name in unused(rank.options)})
+    needless = sorted({name for rank in report.ranks for name in idle_options(rank.options)})
     if needless:
         yield Message(
             "recorded at a cost, but used by no analysis here: {names}", names=", ".join(needless)
@@ -192,7 +192,7 @@ def remarks(report: CaptureReport) -> Iterator[str]:
 RULES = "where the rules differ: docs/steps-and-the-profiler.md"
 
 
-def compared_notes(compared: Sequence[Compared]) -> Iterator[str]:
+def compared_notes(compared: Sequence[StepComparison]) -> Iterator[str]:
     """A sentence per measure."""
     for one in compared:
         told = f"{one.agreeing_count} of {one.compared_count} steps agree"
@@ -201,7 +201,7 @@ def compared_notes(compared: Sequence[Compared]) -> Iterator[str]:
         yield f"compared with msprof-analyze ({one.folder}): {one.measure}: {told}{rest}"
 
 
-def farthest_apart(one: Compared) -> str | None:
+def farthest_apart(one: StepComparison) -> str | None:
     """Where the two differ most; None where all agree."""
     if one.agreeing_count == one.compared_count:
         return None

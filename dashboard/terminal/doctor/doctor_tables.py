@@ -52,7 +52,7 @@ def doctor(reports: Sequence[CaptureReport], disk: Disk) -> Iterator[RenderableT
                 yield Text()
         yield from (Text(f"note: {remark}", style=DIM) for remark in remarks(report))
         yield Text()
-    yield from _compared(disk)
+    yield from _comparison(disk)
     yield from _beside(disk)
     if disk.beside is None:
         yield Text(f"note: {NOT_LOOKED}", style=DIM)
@@ -159,7 +159,7 @@ def _not_read(disk: Disk) -> Iterator[RenderableType]:
         yield Text()
 
 
-def _compared(disk: Disk) -> Iterator[RenderableType]:
+def _comparison(disk: Disk) -> Iterator[RenderableType]:
     if disk.compared:
         table = plain_table("Our steps compared with msprof-analyze's (cluster_analysis_output)")
         for heading in ("measure", "steps", "agree", "farthest apart"):
@@ -199,15 +199,15 @@ T = TypeVar("T", int, float)
 
 def recording(ranks: Sequence[RankReport]) -> Iterator[Iterable[RenderableType]]:
     """What was recorded of ranks and how it was read, a section after the other."""
-    yield _recorded(ranks)
+    yield _recording(ranks)
     yield _steps(ranks)
     yield _tables(ranks)
     yield _rules(ranks)
     yield _bullets(
         "Read by format descriptions only: not verified on real profiles",
-        _concerned(ranks, lambda rank: rank.unverified or ()),
+        _by_sentence(ranks, lambda rank: rank.unverified or ()),
     )
-    yield _bullets("Warnings when reading", _concerned(ranks, _other_warnings))
+    yield _bullets("Warnings when reading", _by_sentence(ranks, _other_warnings))
 
 
 def losses(ranks: Sequence[RankReport]) -> Iterator[RenderableType]:
@@ -238,7 +238,7 @@ def losses(ranks: Sequence[RankReport]) -> Iterator[RenderableType]:
         yield Text(f"and {len(groups) - GROUPS} more: --json", style=DIM)
 
 
-def _recorded(ranks: Sequence[RankReport]) -> Iterator[RenderableType]:
+def _recording(ranks: Sequence[RankReport]) -> Iterator[RenderableType]:
     headings = ("format", "export", "level", "framework", "CANN", "chip", "clock")
     table = plain_table("What was recorded")
     for heading in ("ranks", *headings):
@@ -248,7 +248,7 @@ def _recorded(ranks: Sequence[RankReport]) -> Iterator[RenderableType]:
         own = rank.facts
         framework = " ".join(filter(None, (own["framework"], own["framework_version"])))
         shown = (
-            own["source_format"], _listed((rank.options or {}).get("export_type")),
+            own["source_format"], _list_of((rank.options or {}).get("export_type")),
             own["profiler_level"], framework, own["cann_version"], own["chip_name"], own["clock"],
         )  # fmt: skip
         return tuple(one or UNKNOWN for one in shown)
@@ -260,7 +260,7 @@ def _recorded(ranks: Sequence[RankReport]) -> Iterator[RenderableType]:
         yield Text.assemble(("\noptions", "bold"), (f"  {who}: ", DIM), options)
 
 
-def _listed(value: Any) -> str:
+def _list_of(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value or "")
 
 
@@ -360,7 +360,7 @@ def _rule_name(name: str) -> str:
     return f"{places.get(place, place.replace('_', ' '))}: {told}" if dot else told
 
 
-def _concerned(
+def _by_sentence(
     ranks: Sequence[RankReport], told: Callable[[RankReport], Iterable[str]]
 ) -> list[tuple[str, str]]:
     """(who, what) of every sentence, in order."""

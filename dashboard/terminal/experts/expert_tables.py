@@ -33,10 +33,10 @@ def layer_table(frame: pl.DataFrame) -> FittedTable:
         Column("entropy", "entropy_ratio", _ratio, 5),
         Column("cold", "cold_count", number),
         Column("hottest", "hottest_expert", plain),
-        *_known(frame, Column("balance loss", "balance_loss", _ratio, 7)),
-        *_known(frame, Column("dropped", "dropped_ratio", percent, 8)),
-        *_known(frame, Column("devices", "device_max_over_mean", _ratio, 9)),
-        *_known(frame, Column("nodes", "node_max_over_mean", _ratio, 10)),
+        *_known_column(frame, Column("balance loss", "balance_loss", _ratio, 7)),
+        *_known_column(frame, Column("dropped", "dropped_ratio", percent, 8)),
+        *_known_column(frame, Column("devices", "device_max_over_mean", _ratio, 9)),
+        *_known_column(frame, Column("nodes", "node_max_over_mean", _ratio, 10)),
     ]
     caption = "of the experts in the source; cold: under a tenth of the mean"
     if {"devices", "nodes"} & {column.heading for column in columns}:
@@ -94,7 +94,7 @@ def time_table(frame: pl.DataFrame) -> FittedTable:
         Column("worst", "worst_max_over_mean", _ratio),
         Column("in layer", "worst_layer", plain),
         Column("devices", "device_max_over_mean", _ratio, 1),
-        *_known(frame, Column("nodes", "node_max_over_mean", _ratio, 6)),
+        *_known_column(frame, Column("nodes", "node_max_over_mean", _ratio, 6)),
         Column("balance loss", "balance_loss", _ratio, 3),
         Column("order kept", "rank_correlation", _ratio, 2),
         Column("hot stay hot", "hot_overlap_ratio", percent),
@@ -144,7 +144,7 @@ def _scope_of(frame: pl.DataFrame) -> str:
     return str(frame["scope"][0])
 
 
-def _known(frame: pl.DataFrame, column: Column) -> list[Column]:
+def _known_column(frame: pl.DataFrame, column: Column) -> list[Column]:
     """A column that some rows have a figure in."""
     has = column.key in frame.columns and frame[column.key].is_not_null().any()
     return [column] if has else []
@@ -195,7 +195,7 @@ class Heatmap:
             -(items[1] - items[0] + 1) // min(max(options.max_width - margin, 10), _MAX_COLUMNS)
         )
         lines_each = -(-(layers[1] - layers[0] + 1) // _MAX_LINES)
-        cells = binned(self.loads, self.item, each, lines_each)
+        cells = bin_maxima(self.loads, self.item, each, lines_each)
         if self.title:
             yield Text(self.title, style="bold")
         width = (items[1] - items[0]) // each + 1
@@ -221,7 +221,7 @@ class Heatmap:
         return text
 
 
-def binned(
+def bin_maxima(
     loads: pl.DataFrame, item: str, each: int, lines_each: int
 ) -> dict[tuple[int, int], float]:
     """The fullest of each block, in times its layer's mean, by (line, column) from the first."""
@@ -272,8 +272,8 @@ def backtest_table(frame: pl.DataFrame) -> FittedTable:
         Column("forecast", "method"),
         Column("best", "is_best", lambda best: "yes" if best else ""),
         Column("error", "error_ratio", percent),
-        Column("5 %", "low_ratio", _signed, 1),
-        Column("95 %", "high_ratio", _signed, 1),
+        Column("5 %", "low_ratio", _signed_percent, 1),
+        Column("95 %", "high_ratio", _signed_percent, 1),
         Column("steps ahead", "tested_steps", number, 2),
         Column("tests", "origins_count", number, 3),
     ]
@@ -281,7 +281,7 @@ def backtest_table(frame: pl.DataFrame) -> FittedTable:
     return FittedTable(columns, frame.to_dicts(), "Forecasts of expert load", caption)
 
 
-def _signed(value: float | None) -> str:
+def _signed_percent(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value * 100:+.1f} %"
 
 

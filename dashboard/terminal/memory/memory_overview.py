@@ -17,10 +17,10 @@ from npuscope.analysis.wording import mebibytes
 
 from .memory_tables import (
     change,
+    component_name,
     components_table,
     first_records,
     holders_table,
-    named,
     spread_table,
 )
 
@@ -80,7 +80,7 @@ def charts(
                 con, Scope(run, capture, rank), source=main["source"], component=main["component"]
             )
             device = pl.col("device_id").eq_missing(pl.lit(main["device_id"], pl.Int32))
-            title = f"Rank {rank}, {named(main)}"
+            title = f"Rank {rank}, {component_name(main)}"
             yield MemoryChart(title, curve.filter(device), zero_ns[place], steps)
 
 
@@ -88,7 +88,7 @@ def growth_lines(facts: MemoryFacts) -> Iterator[str]:
     """What is to be said about growth, in sentences."""
     for row in facts.growing.head(_GROWING).to_dicts():
         yield (
-            f"rank {row['rank']}, {named(row)}: grows steadily,"
+            f"rank {row['rank']}, {component_name(row)}: grows steadily,"
             f" {change(row['growth_per_step_bytes'])} MiB per step over steps"
             f" {row['first_step']}-{row['last_step']},"
             f" {mebibytes(row['last_bytes'])} MiB at the end"
@@ -156,13 +156,13 @@ class MemoryChart:
     def _range(self) -> tuple[int, int]:
         """Bytes at the lower and the upper edge."""
         measured = "allocated" if self._allocated() else "reserved"
-        least = min(_known(self.curve[f"{measured}_min_bytes"]), default=0)
-        most = max(_known(self.curve["reserved_max_bytes"]) + self._allocated(), default=0)
+        least = min(_known_values(self.curve[f"{measured}_min_bytes"]), default=0)
+        most = max(_known_values(self.curve["reserved_max_bytes"]) + self._allocated(), default=0)
         floor = least - (most - least) // 8 if most // 2 < least < most else 0
         return floor, most
 
     def _allocated(self) -> list[int]:
-        return _known(self.curve["allocated_max_bytes"])
+        return _known_values(self.curve["allocated_max_bytes"])
 
     def _legend(self) -> Text:
         legend = Text("█ ", style=ALLOCATED)
@@ -219,7 +219,7 @@ class MemoryChart:
         return left + right.rjust(width - len(left))
 
 
-def _known(values: pl.Series) -> list[int]:
+def _known_values(values: pl.Series) -> list[int]:
     return [int(value) for value in values.drop_nulls().to_list()]
 
 

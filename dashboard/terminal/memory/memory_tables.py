@@ -41,13 +41,13 @@ def _places(frame: pl.DataFrame) -> list[Column]:
     ]
 
 
-def named(row: Mapping[str, Any]) -> str:
+def component_name(row: Mapping[str, Any]) -> str:
     """Component, marked where it is a module of CANN."""
     return f"{row['component']}{' (module)' if row['source'] == 'module' else ''}"
 
 
 def _rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    return [{**row, "named": named(row)} for row in frame.to_dicts()]
+    return [{**row, "named": component_name(row)} for row in frame.to_dicts()]
 
 
 def first_records(frame: pl.DataFrame) -> dict[tuple[str, str, int], int]:
@@ -128,7 +128,9 @@ def holders_table(frame: pl.DataFrame, *, top: int = TOP) -> FittedTable:
         known = row["holder"] == "operator"
         row["held_by"] = row["name"] if known else told.get(row["holder"], f"({row['holder']})")
         row["since"] = None if row["since_ns"] is None else row["peak_ns"] - row["since_ns"]
-        row["freed"] = _freed(row, "released_ns") if row["block_count"] is not None else UNKNOWN
+        row["freed"] = (
+            _freed_after(row, "released_ns") if row["block_count"] is not None else UNKNOWN
+        )
     columns = [
         *_places(frame),
         Column("held by", "held_by"),
@@ -151,7 +153,7 @@ def blocks_table(frame: pl.DataFrame, *, top: int = TOP) -> FittedTable:
     for row in shown.to_dicts():
         since_ns = row["allocated_at_ns"]
         row["since"] = None if since_ns is None else row["peak_ns"] - since_ns
-        row["freed"] = _freed(row, "released_at_ns")
+        row["freed"] = _freed_after(row, "released_at_ns")
         rows.append(row)
     columns = [
         *_places(frame),
@@ -164,7 +166,7 @@ def blocks_table(frame: pl.DataFrame, *, top: int = TOP) -> FittedTable:
     return FittedTable(columns, rows, "Largest blocks at the peak")
 
 
-def _freed(row: Mapping[str, Any], key: str) -> str:
+def _freed_after(row: Mapping[str, Any], key: str) -> str:
     return "not in capture" if row[key] is None else _ms(row[key] - row["peak_ns"])
 
 

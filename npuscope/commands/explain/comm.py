@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 import typer
 
 from npuscope.analysis.scope import Scope
-from npuscope.commands.command import Asked, TopOrAll, command, notes_of
+from npuscope.commands.command import Request, TopOrAll, command, notes_of
 from npuscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ TopK = Annotated[
 
 @command("run", "capture", "rank", "step")
 def comm(
-    asked: Asked,
+    asked: Request,
     by: By = "kind",
     *,
     top: TopOrAll = None,
@@ -182,7 +182,7 @@ def comm(
       npuscope comm ./profiles --by matrix --step 12      who sends how much to whom?
       npuscope comm ./profiles --by hierarchy --experts 256 --top-k 8
     """
-    from npuscope.analysis.doctor.limits import unanswered
+    from npuscope.analysis.doctor.limits import open_questions
     from npuscope.profile import compare_ranks
 
     view = _hierarchy(experts, top_k) if by == "hierarchy" else _VIEWS[by]()
@@ -197,7 +197,7 @@ def comm(
         else:
             seen = {rank for name in _RANKS if name in frame.columns for rank in frame[name]}
             if None not in seen:  # of places in groups nobody knows whose they are
-                notes += unanswered(data.con, scope, view.of, beside=seen)
+                notes += open_questions(data.con, scope, view.of, beside=seen)
         means = frame if asked.json or view.means is None else view.means(data.con, scope)
         asked.answer(view.metric, frame, notes, lambda rows: view.table(rows, means, top))
 
@@ -205,13 +205,13 @@ def comm(
 def _why_nothing(view: View, con: duckdb.DuckDBPyConnection, scope: Scope) -> list[str]:
     """Sentences: of all communication nothing was recorded, or what of it and what records it."""
     from npuscope.analysis import query
-    from npuscope.analysis.doctor.limits import communicating, unanswered
+    from npuscope.analysis.doctor.limits import communicating, open_questions
     from npuscope.messages import Message
 
     if not communicating(con, scope):
         return ["no communication was recorded here: see `npuscope doctor`"]
     only_time = query.only_time_of_communication(con, scope)
-    told = [*([only_time] if only_time else []), *unanswered(con, scope, view.of)]
+    told = [*([only_time] if only_time else []), *open_questions(con, scope, view.of)]
     if told:
         return told
     if view.needs_traffic:

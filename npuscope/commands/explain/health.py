@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from npuscope.commands.command import Asked, TopK, command, say_notes
+from npuscope.commands.command import Request, TopK, command, say_notes
 from npuscope.console import print_json, show
 from npuscope.errors import TraceFormatError, UsageError
 
@@ -82,7 +82,7 @@ Together = Annotated[
 
 @command("run", "capture")
 def health(
-    asked: Asked,
+    asked: Request,
     *,
     against: Against = None,
     cards: Cards = None,
@@ -125,7 +125,7 @@ def health(
     if lengths is not None:
         _of_lengths(asked, lengths, sync)
         return
-    served, is_log = _served(asked)
+    served, is_log = _serving_engines(asked)
     speculation = health_speculation(served, draft_cost=draft_cost)
     if not is_log:
         asked.answer("health_speculation", speculation, [], speculation_table)
@@ -154,7 +154,7 @@ def health(
         say_notes(notes)
 
 
-def _of_lengths(asked: Asked, folder: Path, sync: Sync) -> None:
+def _of_lengths(asked: Request, folder: Path, sync: Sync) -> None:
     from npuscope.analysis import query
     from npuscope.analysis.health.imbalance import cost_note, fitted_cost, sequence_balance
     from npuscope.collector.readers.train_log.sequence_lengths import read_lengths
@@ -168,7 +168,7 @@ def _of_lengths(asked: Asked, folder: Path, sync: Sync) -> None:
         asked.answer("sequence_balance", rows, [cost_note(cost)], balance_table)
 
 
-def _served(asked: Asked) -> tuple[list[Speculation], bool]:
+def _serving_engines(asked: Request) -> tuple[list[Speculation], bool]:
     """What a file tells of serving engines, and whether it logs steps of a training as well."""
     from npuscope.collector.readers.train_log.serving_text import read_serving
     from npuscope.collector.readers.train_log.train_log import require_logged
@@ -216,7 +216,7 @@ def _logs(named: list[str]) -> dict[int, Health]:
 
 @contextlib.contextmanager
 def _health(
-    asked: Asked, top_k: int | None, tokens_per_step: int | None
+    asked: Request, top_k: int | None, tokens_per_step: int | None
 ) -> Iterator[tuple[Health | None, pl.DataFrame, tuple[pl.DataFrame, list[str]]]]:
     """Of PATH, and of a store its captures beside what went wrong, and what experts refused.
 
@@ -225,9 +225,9 @@ def _health(
     import polars as pl
 
     from npuscope.analysis.flops.log_figures import trainer_log
-    from npuscope.analysis.health.dropped import health_dropped
     from npuscope.analysis.health.health import health
     from npuscope.analysis.health.run_health import health_captures, run_health
+    from npuscope.analysis.health.token_drops import health_dropped
     from npuscope.collector.readers.train_log.event_files import event_files
     from npuscope.errors import TraceNotFound
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
-from npuscope.commands.command import Asked, TopOrAll, command, notes_of
+from npuscope.commands.command import Request, TopOrAll, command, notes_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -28,7 +28,7 @@ METRICS = {
 
 
 @command("run", "capture", "rank", "step")
-def host(asked: Asked, by: By = "stage", *, top: TopOrAll = None) -> None:
+def host(asked: Request, by: By = "stage", *, top: TopOrAll = None) -> None:
     """Why is the device free? All free time by cause and stage; lead and pace of the host.
 
     \b

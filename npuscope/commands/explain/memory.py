@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 import typer
 
 from npuscope.analysis.scope import Scope
-from npuscope.commands.command import Asked, TopOrAll, command, notes_of, say_notes
+from npuscope.commands.command import Request, TopOrAll, command, notes_of, say_notes
 from npuscope.console import show
 from npuscope.errors import UsageError
 
@@ -36,7 +36,7 @@ Bins = Annotated[
 
 
 @command("run", "capture", "rank")
-def memory(asked: Asked, by: By = None, bins: Bins = 240, *, top: TopOrAll = None) -> None:
+def memory(asked: Request, by: By = None, bins: Bins = 240, *, top: TopOrAll = None) -> None:
     """Device memory: peaks and who holds them, fragmentation, growth over steps, curves.
 
     \b

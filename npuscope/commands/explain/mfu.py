@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 import typer
 
 from npuscope.analysis.scope import Scope
-from npuscope.commands.command import Asked, TopOrAll, command, notes_of
+from npuscope.commands.command import Request, TopOrAll, command, notes_of
 from npuscope.commands.explain.model_options import (
     Again,
     Counting,
@@ -24,7 +24,7 @@ from npuscope.errors import UsageError
 
 if TYPE_CHECKING:
     from npuscope.analysis.flops.mfu import Figures
-    from npuscope.profile import Opened
+    from npuscope.profile import OpenTables
 
 By = Literal["step", "stage", "job", "kernel", "log"]
 Key = Annotated[By, typer.Option("--by", metavar="KEY", help="|".join(get_args(By)))]
@@ -37,7 +37,7 @@ LogFile = Annotated[
 
 @command("run", "capture", "rank", "step")
 def mfu(
-    asked: Asked,
+    asked: Request,
     model: ModelName = None,
     sequence_length: Length = None,
     tokens_per_step: Tokens = None,
@@ -89,9 +89,9 @@ def mfu(
         notes = found.notes + notes_of(data, chosen)
         beside = None
         if use is not None and logged is not None:
-            from npuscope.analysis.flops.log_figures import reconciled, verdict_notes
+            from npuscope.analysis.flops.log_figures import reconcile_figures, verdict_notes
 
-            beside = reconciled(logged, found, use)
+            beside = reconcile_figures(logged, found, use)
             notes += [*logged.notes, *verdict_notes(beside)]
         if waterfall:
             _show_waterfall(asked, data, found, notes, chosen, attention)
@@ -113,13 +113,13 @@ def mfu(
             shown = partial(tables.mfu_table, conventions=found.conventions)
             asked.answer("mfu", rows, notes, shown)
         else:
-            together = job_mfu.gathered(data.con, found.rows, by)
+            together = job_mfu.gather_figures(data.con, found.rows, by)
             asked.answer(f"mfu_{by}", together, notes, tables.gathered_table)
 
 
 def _show_waterfall(
-    asked: Asked,
-    data: Opened,
+    asked: Request,
+    data: OpenTables,
     found: Figures,
     notes: list[str],
     chosen: Scope,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
-from npuscope.commands.command import Asked, TopOrAll, command, notes_of
+from npuscope.commands.command import Request, TopOrAll, command, notes_of
 from npuscope.console import say
 from npuscope.errors import TraceNotFound, UsageError
 
@@ -36,7 +36,7 @@ _METRICS = {
 
 @command("run", "capture", "rank", "step")
 def operators(
-    asked: Asked, by: By = "shape", reference: Reference = None, *, top: TopOrAll = None
+    asked: Request, by: By = "shape", reference: Reference = None, *, top: TopOrAll = None
 ) -> None:
     """Operators by class and tensors: FLOPs, bytes, utilisation, ms per step to give back.
 
@@ -72,7 +72,7 @@ def operators(
 
 
 @command("run", "capture", "rank", "step", json=False)
-def learn(asked: Asked, out: Table) -> None:
+def learn(asked: Request, out: Table) -> None:
     """Add what kernels of a capture achieved to a table of the best by chip and shape.
 
     \b
@@ -80,7 +80,7 @@ def learn(asked: Asked, out: Table) -> None:
       npuscope operators learn ./profiles -o best.parquet
       npuscope operators learn ./more -o best.parquet     adds to it; twice changes nothing
     """
-    from npuscope.analysis.operators.headroom import learnt, merged
+    from npuscope.analysis.operators.headroom import learnt, merge_references
     from npuscope.dashboard.whole_files import write_bytes
 
     with asked.tables(need_steps=False) as (data, scope):
@@ -91,7 +91,7 @@ def learn(asked: Asked, out: Table) -> None:
                 " cores is known, or no kernel with shapes was recorded (`npuscope doctor`)"
             )
         before = read_table(out) if out.exists() else found.clear()
-        whole = merged(before, found)
+        whole = merge_references(before, found)
         packed = BytesIO()  # polars has an error of its own for a full disk
         whole.write_parquet(packed)
         write_bytes(packed.getbuffer(), out)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from npuscope.commands.command import Asked, TopOrAll, command, notes_of, say_notes
+from npuscope.commands.command import Request, TopOrAll, command, notes_of, say_notes
 from npuscope.console import print_json, say, show
 from npuscope.errors import UsageError
 
 if TYPE_CHECKING:
     from npuscope.analysis.scope import Scope
-    from npuscope.profile import Opened
+    from npuscope.profile import OpenTables
 
 _SHOWN = 16
 _NONE = "no communication was recorded: no rank waits for another"
@@ -23,7 +23,7 @@ Explain = Annotated[
 
 
 @command("run", "capture", "rank", "step")
-def ranks(asked: Asked, explain: Explain = None, *, top: TopOrAll = None) -> None:
+def ranks(asked: Request, explain: Explain = None, *, top: TopOrAll = None) -> None:
     """Who makes the others wait, and why: slow host, kernels, clock, tokens or link.
 
     \b
@@ -66,7 +66,7 @@ def ranks(asked: Asked, explain: Explain = None, *, top: TopOrAll = None) -> Non
             say_notes(notes)
 
 
-def _none(data: Opened, chosen: Scope) -> str:
+def _none(data: OpenTables, chosen: Scope) -> str:
     """Why there is no row: of nobody, or not of this rank."""
     from npuscope.analysis.ranks.stragglers import blame
     from npuscope.analysis.wording import ranks_named
@@ -80,7 +80,7 @@ def _none(data: Opened, chosen: Scope) -> str:
 
 
 @command("run", "capture")
-def clocks(asked: Asked) -> None:
+def clocks(asked: Request) -> None:
     """Offset and drift of each host's clock, fitted over all collectives, with their errors.
 
     \b

@@ -6,14 +6,14 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
-from npuscope.commands.command import Asked, TopOrAll, command, notes_of
+from npuscope.commands.command import Request, TopOrAll, command, notes_of
 
 Key = Literal["type", "name", "core", "shape"]
 By = Annotated[Key, typer.Option("--by", metavar="KEY", help="|".join(get_args(Key)))]
 
 
 @command("run", "capture", "rank", "step")
-def steps(asked: Asked) -> None:
+def steps(asked: Request) -> None:
     """Each step of each rank: computing, communication, what of it is masked, free time, bubbles.
 
     \b
@@ -29,7 +29,7 @@ def steps(asked: Asked) -> None:
 
 
 @command("run", "capture", "rank", "step")
-def kernels(asked: Asked, by: By = "type", *, top: TopOrAll = None) -> None:
+def kernels(asked: Request, by: By = "type", *, top: TopOrAll = None) -> None:
     """Compute kernels by type, name, core or shape: count, total, mean, p50, p99, max, share.
 
     \b

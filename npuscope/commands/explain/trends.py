@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from npuscope.commands.command import Asked, command
+from npuscope.commands.command import Request, command
 
 
 @command("run")
-def trends(asked: Asked) -> None:
+def trends(asked: Request) -> None:
     """When did a run become slower or faster, and by how much? Over captures and trainer's log.
 
     \b

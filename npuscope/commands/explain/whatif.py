@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from npuscope.commands.command import Asked, TopOrAll, command
+from npuscope.commands.command import Request, TopOrAll, command
 
 if TYPE_CHECKING:
     from npuscope.analysis.replay.changes import Change
@@ -28,7 +28,7 @@ RunnerUp = Annotated[
 
 
 @command("run", "capture")
-def replay(asked: Asked) -> None:
+def replay(asked: Request) -> None:
     """How close a replay comes to the measured steps, with and without recorded gaps.
 
     \b
@@ -49,7 +49,7 @@ def replay(asked: Asked) -> None:
 
 @command("run", "capture")
 def critical_path(
-    asked: Asked, *, top: TopOrAll = None, slack: Slack = False, runner_up: RunnerUp = False
+    asked: Request, *, top: TopOrAll = None, slack: Slack = False, runner_up: RunnerUp = False
 ) -> None:
     """Which operations of which rank make a step as long as it is; rows add up to the step.
 
@@ -90,7 +90,7 @@ def critical_path(
 
 
 @command("run", "capture")
-def whatif(asked: Asked, *, changes: Changes = None) -> None:
+def whatif(asked: Request, *, changes: Changes = None) -> None:
     """What a step would take with other durations, and what slows it.
 
     \b
@@ -124,7 +124,7 @@ def whatif(asked: Asked, *, changes: Changes = None) -> None:
     asked.answer("whatif", found, trust_notes(found.row(0, named=True), job), what_if_tables)
 
 
-def _of_capture(asked: Asked, changes: list[Change]) -> None:
+def _of_capture(asked: Request, changes: list[Change]) -> None:
     from npuscope.analysis.replay.capture_changes import TARGETS
     from npuscope.analysis.replay.capture_what_if import (
         changed_work,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from npuscope.analysis.strategy.constants import Constants
-    from npuscope.profile import Opened
+    from npuscope.profile import OpenTables
 
 Calibrate = Annotated[
     Path | None,
@@ -28,16 +28,16 @@ Calibrate = Annotated[
 
 def calibration_of(
     path: Path | None,
-) -> tuple[pl.DataFrame | None, Constants | None, list[Opened]]:
+) -> tuple[pl.DataFrame | None, Constants | None, list[OpenTables]]:
     """Rows of the metric `calibration` of captures, the constants by them, and what was opened for
     it, which may be partial. Raises TraceNotFound, StoreError."""
     if path is None:
         return None, None, []
-    from npuscope.analysis.strategy.calibration import calibrated, calibration
-    from npuscope.profile import Source, opened
+    from npuscope.analysis.strategy.calibration import calibrate, calibration
+    from npuscope.profile import Source, open_tables
 
-    with opened(Source(path)) as data:
+    with open_tables(Source(path)) as data:
         for message in data.messages:
             say(message)
         rows = calibration(data.con)
-        return rows, calibrated(rows), [data]
+        return rows, calibrate(rows), [data]

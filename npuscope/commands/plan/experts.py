@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from npuscope.analysis.scope import JOB, Scope
-from npuscope.commands.command import Asked, TopK, TopOrAll, command, say_notes
+from npuscope.commands.command import Request, TopK, TopOrAll, command, say_notes
 from npuscope.console import show
 from npuscope.errors import TraceNotFound, UsageError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from npuscope.analysis.experts.load.dropped_tokens import RoutedBy
     from npuscope.analysis.experts.load.load import ExpertTables
     from npuscope.analysis.experts.load.scopes import PartName
-    from npuscope.profile import Opened
+    from npuscope.profile import OpenTables
 
 Key = Literal["layer", "expert", "device", "node", "time", "cost"]
 By = Annotated[Key, typer.Option("--by", metavar="KEY", help="|".join(get_args(Key)))]
@@ -73,7 +73,7 @@ class ShownUnlessNamed(TyperGroup):
 
 @command("run", "capture", "rank", "step")
 def experts(
-    asked: Asked,
+    asked: Request,
     by: By = "layer",
     scope: Within = "global",
     heatmap: Heat = False,
@@ -107,7 +107,7 @@ def experts(
                 "--by cost needs kernel durations, which a dump of token counts does not have"
             )
         tables, notes = dump
-        show_rows(tables, notes, routed=_routed(None, tables, model, top_k, tokens_per_step))
+        show_rows(tables, notes, routed=_sent_tokens(None, tables, model, top_k, tokens_per_step))
         return
     from npuscope.analysis.experts.load.load import expert_rows
 
@@ -117,9 +117,9 @@ def experts(
         if tables.load.is_empty():
             needs_experts = by not in ("device", "node", "cost")
             _require_load(asked, data, chosen, needs_experts=needs_experts)
-            from npuscope.analysis.experts.load.from_trace import traced
+            from npuscope.analysis.experts.load.from_trace import device_loads
 
-            tables, told = traced(data.con, tables, chosen.all_ranks)
+            tables, told = device_loads(data.con, tables, chosen.all_ranks)
             notes += told
         if by == "cost":
             _cost(asked, data, tables, notes, chosen, top=top)
@@ -131,7 +131,7 @@ def experts(
             tables = with_counts(tables, data.con, chosen)
         routed = None
         if by == "layer" and rank is None:
-            routed = _routed(data, tables, model, top_k, tokens_per_step)
+            routed = _sent_tokens(data, tables, model, top_k, tokens_per_step)
             notes += kernel_notes(data.con, tables)
         show_rows(tables, notes, routed=routed)
 
@@ -205,22 +205,22 @@ def dump_of(path: Path, asked: Scope) -> tuple[ExpertTables, list[str]] | None:
     return replace(tables_of(chosen, placement), counts=counts, counted=counted), list(found.notes)
 
 
-def _routed(
-    data: Opened | None,
+def _sent_tokens(
+    data: OpenTables | None,
     tables: ExpertTables,
     model: str | None,
     top_k: int | None,
     tokens_per_step: int | None,
 ) -> RoutedBy:
-    from npuscope.analysis.experts.load.counted_ranks import routed
+    from npuscope.analysis.experts.load.counted_ranks import sent_tokens
 
-    return routed(
+    return sent_tokens(
         None if data is None else (data.con, data.target), tables,
         model=model, top_k=top_k, tokens_per_step=tokens_per_step,
     )  # fmt: skip
 
 
-def _require_load(asked: Asked, data: Opened, chosen: Scope, *, needs_experts: bool) -> None:
+def _require_load(asked: Request, data: OpenTables, chosen: Scope, *, needs_experts: bool) -> None:
     """Whether no rows may be: the trace tells devices, no experts.
 
     Raises UsageError where a choice leaves none, TraceNotFound where experts are asked for.
@@ -236,7 +236,7 @@ def _require_load(asked: Asked, data: Opened, chosen: Scope, *, needs_experts: b
 
 
 def _answer(
-    asked: Asked,
+    asked: Request,
     by: Key,
     tables: ExpertTables,
     warnings: list[str],
@@ -301,8 +301,8 @@ def _draw(tables: ExpertTables, item: Literal["expert", "device"]) -> None:
 
 
 def _cost(
-    asked: Asked,
-    data: Opened,
+    asked: Request,
+    data: OpenTables,
     tables: ExpertTables,
     told: list[str],
     scope: Scope,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from npuscope.analysis.scope import Scope
-from npuscope.commands.command import Asked, Out, command
+from npuscope.commands.command import Out, Request, command
 from npuscope.console import say
 from npuscope.errors import TraceNotFound, UsageError
 
@@ -31,7 +31,7 @@ Horizon = Annotated[
 
 @command("run", "capture")
 def plan_command(
-    asked: Asked,
+    asked: Request,
     devices: Annotated[
         int | None,
         typer.Option("--devices", min=1, metavar="N", help="Of one expert-parallel group."),
@@ -129,7 +129,7 @@ def plan_command(
 
 
 @command("run", "capture")
-def backtest_command(asked: Asked, horizon: Horizon = 50, present: Present = False) -> None:
+def backtest_command(asked: Request, horizon: Horizon = 50, present: Present = False) -> None:
     """How well each forecast of expert load would have done on these steps.
 
     \b
@@ -146,7 +146,7 @@ def backtest_command(asked: Asked, horizon: Horizon = 50, present: Present = Fal
 
 @contextmanager
 def _tables(
-    asked: Asked, *, present: bool, compared: bool = False
+    asked: Request, *, present: bool, compared: bool = False
 ) -> Iterator[tuple[ExpertTables, list[str], duckdb.DuckDBPyConnection | None]]:
     """Expert load of a store, profile or dump, notes on it, and the connection of all but a dump.
     present: even of some ranks; compared: with what all ranks tell together.

@@ -10,13 +10,13 @@ import typer
 
 from npuscope.analysis.scope import Scope
 from npuscope.commands.command import (
-    Asked,
     CaptureName,
     Folder,
     Jobs,
     Json,
     Memory,
     Profile,
+    Request,
     Run,
     Store,
     say_notes,
@@ -152,14 +152,14 @@ def pipeline(
     from npuscope.profile import parse_size
 
     limit = None if device_memory is None else parse_size(device_memory, "--device-memory")
-    asked = Asked(source, Scope(run=run, capture=capture), json)
+    asked = Request(source, Scope(run=run, capture=capture), json)
     if not (try_ or tried_micro_batches or order or place_layers):
         _answer(asked)
         return
     _tries(asked, try_, tried_micro_batches, order or [], limit, places_layers=place_layers)
 
 
-def _answer(asked: Asked) -> None:
+def _answer(asked: Request) -> None:
     from npuscope.analysis.pipeline.answer import answer_rows, pipeline_answer
     from npuscope.analysis.replay.captures import one_capture
     from npuscope.dashboard.terminal.pipeline_tables import answer_tables
@@ -179,7 +179,7 @@ def _answer(asked: Asked) -> None:
 
 
 def _tries(
-    asked: Asked,
+    asked: Request,
     words: str | None,
     micro_batches: int | None,
     files: list[Path],
@@ -187,7 +187,7 @@ def _tries(
     *,
     places_layers: bool,
 ) -> None:
-    from npuscope.analysis.pipeline.answer import recognised
+    from npuscope.analysis.pipeline.answer import recognise
     from npuscope.analysis.pipeline.tries import (
         asked_tries,
         pipeline_tries,
@@ -201,7 +201,7 @@ def _tries(
 
     with asked.tables() as (data, scope):
         compare_ranks(data)
-        job = ready(data.con, recognised(data.con, *one_capture(data.con, scope)))
+        job = ready(data.con, recognise(data.con, *one_capture(data.con, scope)))
         left_out: list[str] = []
         if words is not None:
             words, left_out = those_that_go(job, words, micro_batches)

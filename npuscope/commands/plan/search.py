@@ -11,10 +11,10 @@ import typer
 
 from npuscope.analysis.scope import Scope
 from npuscope.commands.command import (
-    Asked,
     CaptureName,
     Json,
     Out,
+    Request,
     Run,
     leave_where_partial,
     say_notes,
@@ -27,7 +27,7 @@ from .constants import Calibrate, calibration_of
 from .predict import ChipName
 
 if TYPE_CHECKING:
-    from npuscope.profile import Opened
+    from npuscope.profile import OpenTables
 
 PlanCluster = Annotated[
     str | None, typer.Option("--cluster", metavar="NODESxNPUS", help="8x8; of a MODEL.")
@@ -172,11 +172,11 @@ def _is_script(path: Path) -> bool:
     return path.is_file() and not is_ingested(path)
 
 
-def _sizes_at(path: Path) -> tuple[dict[str, int], Opened]:
+def _sizes_at(path: Path) -> tuple[dict[str, int], OpenTables]:
     from npuscope.analysis.strategy.running import sizes_of_captures
-    from npuscope.profile import Source, opened
+    from npuscope.profile import Source, open_tables
 
-    with opened(Source(path)) as data:
+    with open_tables(Source(path)) as data:
         for message in data.messages:
             say(message)
         return sizes_of_captures(data.con), data
@@ -223,8 +223,8 @@ def memory_plan(
     if strategy is None:
         if cluster is not None:
             raise UsageError("--cluster is of a MODEL: give --strategy, too")
-        allowed = _allowed(describe.machine_of(chip).memory_bytes, budget)
-        asked = Asked(source_of(Path(what), None, None, run, None, None),
+        allowed = _allowed_bytes(describe.machine_of(chip).memory_bytes, budget)
+        asked = Request(source_of(Path(what), None, None, run, None, None),
                       Scope(run=run, capture=capture), json)  # fmt: skip
         _measured_plan(asked, allowed, calibrate, swaps=not no_swap)
         return
@@ -241,7 +241,7 @@ def memory_plan(
     )
     if job.recompute.full_layers is None or job.recompute.full_layers:
         raise UsageError("--strategy recomputes already: plan from recompute=none")
-    allowed = _allowed(job.machine.memory_bytes, budget)
+    allowed = _allowed_bytes(job.machine.memory_bytes, budget)
     measured, constants, places = calibration_of(calibrate)
     found = planning.memory_plan(job, allowed, constants)
     notes = plan_notes(found)
@@ -256,14 +256,14 @@ def memory_plan(
     leave_where_partial(*places)
 
 
-def _allowed(memory_bytes: float, budget_gib: float | None) -> float:
+def _allowed_bytes(memory_bytes: float, budget_gib: float | None) -> float:
     return 0.9 * memory_bytes if budget_gib is None else budget_gib * 2.0**30
 
 
 def _measured_plan(
-    asked: Asked, budget_bytes: float, calibrate: Path | None, *, swaps: bool
+    asked: Request, budget_bytes: float, calibrate: Path | None, *, swaps: bool
 ) -> None:
-    from npuscope.analysis.pipeline.answer import recognised
+    from npuscope.analysis.pipeline.answer import recognise
     from npuscope.analysis.replay.captures import one_capture
     from npuscope.analysis.strategy import measured_plan as planning
     from npuscope.analysis.strategy.constants import default_constants
@@ -274,7 +274,7 @@ def _measured_plan(
         raise UsageError("--calibrate is of a MODEL: a capture has its own times")
     with asked.tables() as (data, scope):
         compare_ranks(data)
-        job = planning.plannable(data.con, recognised(data.con, *one_capture(data.con, scope)))
+        job = planning.plannable(data.con, recognise(data.con, *one_capture(data.con, scope)))
         found = planning.measured_plan(job, budget_bytes, default_constants(), swaps=swaps)
         asked.answer(
             "measured_memory_plan", found, planning.plan_notes(found) + data.warnings,

@@ -121,7 +121,7 @@ def exporter(
         run=run,
         use=use_of(model, sequence_length, tokens_per_step, attention, recompute, is_auto=True),
         given_peaks=parse_peaks(peak) if peak is not None else None,
-        baseline=_kept(baseline) if baseline is not None else None,
+        baseline=_read_side(baseline) if baseline is not None else None,
     )
     protection = _protection(tls_cert, tls_key, client_ca)
     if textfile is not None:
@@ -187,7 +187,7 @@ def _options(
     return Options(store, expire_s, max_series or MAX_SERIES, with_experts)
 
 
-def _kept(baseline: Path) -> Side:
+def _read_side(baseline: Path) -> Side:
     from npuscope.analysis.compare.baseline import is_baseline, read_baseline
 
     if not is_baseline(baseline):

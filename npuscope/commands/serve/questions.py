@@ -217,7 +217,7 @@ class Profiles:
             "rows": rows,
             "row_count": count,
             "next_offset": told if told < count else None,
-            "notes": _within(map(bounded, job.notes()), MOST_NOTES_CHARACTERS),
+            "notes": _within(map(bound_texts, job.notes()), MOST_NOTES_CHARACTERS),
             "evidence": evidence,
         }
 
@@ -231,28 +231,30 @@ class Profiles:
         place = self._places.get(name)
         if place is None:
             listed = ", ".join(self.names)
-            raise UsageError(f"{bounded(name)} is none of the given profiles: {listed}")
+            raise UsageError(f"{bound_texts(name)} is none of the given profiles: {listed}")
         with self._opening:
             if name not in self._open:
                 self._open[name] = Capture(place)
             return self._open[name]
 
 
-def bounded(value: Any) -> Any:
+def bound_texts(value: Any) -> Any:
     """A value whose texts obey nothing, and are at most so long."""
     if isinstance(value, str):
         text = visible(value)
         return text if len(text) <= MOST_OF_A_TEXT else text[: MOST_OF_A_TEXT - 3] + "..."
     if isinstance(value, dict):
-        return {bounded(name): bounded(one) for name, one in value.items()}
+        return {bound_texts(name): bound_texts(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [bounded(one) for one in value]
+        return [bound_texts(one) for one in value]
     return value
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row as JSON has it, with lists and objects as their cut text where they are long."""
-    told = {name: _cut(value, MOST_OF_A_LIST) for name, value in bounded(json_ready(row)).items()}
+    told = {
+        name: _cut(value, MOST_OF_A_LIST) for name, value in bound_texts(json_ready(row)).items()
+    }
     if len(json_text(told)) > MOST_CHARACTERS:
         told = {name: _cut(value, MOST_OF_A_TEXT) for name, value in told.items()}
     return told

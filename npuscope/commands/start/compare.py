@@ -13,11 +13,11 @@ import typer
 
 from npuscope.analysis.scope import ALL, Scope
 from npuscope.commands.command import (
-    Asked,
     Jobs,
     Json,
     Memory,
     Out,
+    Request,
     leave_where_partial,
     say_notes,
     source_of,
@@ -30,7 +30,7 @@ from npuscope.errors import UsageError
 if TYPE_CHECKING:
     from npuscope.analysis.compare.difference import Comparison
     from npuscope.analysis.compare.side import Side
-    from npuscope.profile import Opened
+    from npuscope.profile import OpenTables
 
 _WHAT = (
     "Profile folder, store, .duckdb export, PATH@RUN or PATH@RUN/CAPTURE of one, or a file of"
@@ -92,7 +92,7 @@ def compare(
     from npuscope.analysis.compare.difference import figures_of, remarks
 
     check_outputs(html, markdown, out, lang, json)
-    found, beside = compared(
+    found, beside = compare_sides(
         [a, *(also_a or [])], [b, *(also_b or [])], jobs, memory, by, (tokens_a, tokens_b)
     )
     notes = [*remarks(found), *beside.notes]
@@ -124,10 +124,10 @@ class Beside:
 
     notes: list[str]
     left_out: list[str]
-    places: list[Opened]
+    places: list[OpenTables]
 
 
-def compared(
+def compare_sides(
     a: Sequence[str],
     b: Sequence[str],
     jobs: int | None,
@@ -173,7 +173,7 @@ class _Place:
 
     text: str
     scope: Scope = ALL
-    data: Opened | None = None
+    data: OpenTables | None = None
     kept: Side | None = None
 
     def side(self, by: Key | None) -> Side:
@@ -220,14 +220,14 @@ def _beside(places: Sequence[_Place]) -> Beside:
 def _open(stack: contextlib.ExitStack, text: str, jobs: int | None, memory: str | None) -> _Place:
     """Open one PATH; says what reading did."""
     from npuscope.analysis.compare.baseline import is_baseline, read_baseline
-    from npuscope.profile import compare_ranks, opened
+    from npuscope.profile import compare_ranks, open_tables
 
     if is_baseline(Path(text)):
         return _Place(text, kept=read_baseline(Path(text)))
     path, scope = _place(text)
     source = source_of(path, None, None, scope.run, jobs, memory)
-    data = stack.enter_context(opened(source, scope=scope))
-    asked = Asked(source, scope)
+    data = stack.enter_context(open_tables(source, scope=scope))
+    asked = Request(source, scope)
     chosen = asked.scope_of(data)
     asked.require_steps(data, chosen)
     compare_ranks(data, is_needed=False)

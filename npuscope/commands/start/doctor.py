@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from npuscope.analysis.scope import Scope
-from npuscope.commands.command import Asked, command
+from npuscope.commands.command import Request, command
 from npuscope.console import print_json, say, show
 from npuscope.errors import TraceNotFound, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from npuscope.analysis.doctor.compared_steps import Compared
+    from npuscope.analysis.doctor.compared_steps import StepComparison
     from npuscope.analysis.doctor.doctor import CaptureReport
     from npuscope.collector.store.manifest import Manifest
-    from npuscope.profile import Opened
+    from npuscope.profile import OpenTables
 
 
 Files = Annotated[
@@ -27,7 +27,7 @@ Files = Annotated[
 
 
 @command("run", "capture", "rank")
-def doctor(asked: Asked, *, files: Files = False) -> None:
+def doctor(asked: Request, *, files: Files = False) -> None:
     """What was recorded, what is missing, which analyses that allows, what to record next time.
 
     Other commands compare sizes of a store's files only: with --files what a disk or a copy changed
@@ -45,9 +45,9 @@ def doctor(asked: Asked, *, files: Files = False) -> None:
     from npuscope.collector.store.store import opened_over
     from npuscope.dashboard.terminal.doctor.doctor_rows import Disk, doctor_notes, doctor_rows
     from npuscope.dashboard.terminal.doctor.doctor_tables import doctor as parts
-    from npuscope.profile import opened
+    from npuscope.profile import open_tables
 
-    with opened(asked.source, scope=asked.scope) as data:
+    with open_tables(asked.source, scope=asked.scope) as data:
         scope = asked.scope_of(data)
         read = opened_over(data.con, data.target) if is_store(data.target) else []
         damage = (
@@ -70,7 +70,7 @@ def doctor(asked: Asked, *, files: Files = False) -> None:
                 [*(one.path for one in problems), *(one.root for one in data.result.failed)],
             )
             disk = Disk(
-                data.result.failed, problems, beside, _compared(asked.source.path, data, read)
+                data.result.failed, problems, beside, _comparison(asked.source.path, data, read)
             )
         if asked.json:
             print_json(
@@ -86,7 +86,7 @@ def doctor(asked: Asked, *, files: Files = False) -> None:
         raise typer.Exit(4)
 
 
-def _compared(path: Path, data: Opened, read: list[Manifest]) -> list[Compared]:
+def _comparison(path: Path, data: OpenTables, read: list[Manifest]) -> list[StepComparison]:
     """Our steps beside those of msprof-analyze, where its results lie beside the profiles."""
     from npuscope.analysis.doctor.compared_steps import compared_steps
     from npuscope.collector.readers.cluster.cluster_steps import results_near

@@ -15,7 +15,7 @@ from npuscope.commands.command import (
     list_failures,
     say_notes,
 )
-from npuscope.commands.start.compare import compared, side_of
+from npuscope.commands.start.compare import compare_sides, side_of
 from npuscope.commands.start.report import Markdown, document, write
 from npuscope.console import print_json, print_text, say, show
 from npuscope.errors import UsageError
@@ -118,7 +118,7 @@ def gate(
     if out is not None and not markdown:
         raise UsageError("-o goes with --markdown")
     asked = limits_of(limit or [], limits)
-    found, beside = compared(
+    found, beside = compare_sides(
         [baseline, *(also_baseline or [])], [candidate, *(also_candidate or [])], jobs, memory
     )
     judged = judge(asked, found)
@@ -158,10 +158,10 @@ def save(path: Of, out: Saved, also: Also = None, jobs: Jobs = None, memory: Mem
       npuscope baseline save ./monday --also ./tuesday -o base.json
     """
     from npuscope.analysis.compare.baseline import baseline_bytes
-    from npuscope.dashboard.whole_files import written
+    from npuscope.dashboard.whole_files import write_whole
 
     side, beside = side_of([path, *(also or [])], jobs, memory)
-    with written(out) as file:
+    with write_whole(out) as file:
         size = file.write(baseline_bytes(side))
     say_notes(beside.notes)
     say(f"written: {out} ({side.steps.height} steps, {size / 1000:.1f} kB)")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from npuscope.commands.command import Asked, Out, command, notes_of, say_notes
+from npuscope.commands.command import Out, Request, command, notes_of, say_notes
 from npuscope.console import print_json, print_text, say, show
 from npuscope.errors import UsageError
 
@@ -32,7 +32,7 @@ Language = Annotated[
 
 @command("run", "capture", "rank", "step")
 def report(
-    asked: Asked,
+    asked: Request,
     *,
     top: Top = 10,
     html: Html = None,
@@ -114,7 +114,7 @@ def write(text: str, out: Path) -> None:
 
 
 @command("run", "capture", "rank", "step")
-def findings(asked: Asked) -> None:
+def findings(asked: Request) -> None:
     """What is worth changing first: ms per step at stake, evidence, how sure, what to try.
 
     \b

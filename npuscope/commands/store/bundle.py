@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from npuscope.commands.command import Asked, Out, command
+from npuscope.commands.command import Out, Request, command
 from npuscope.commands.start.report import Language
 from npuscope.console import say
 from npuscope.errors import UsageError
@@ -27,7 +27,7 @@ Size = Annotated[
 
 @command("run", "capture", json=False)
 def bundle(
-    asked: Asked,
+    asked: Request,
     *,
     out: Out = None,
     redact: Redact = False,
@@ -56,8 +56,8 @@ def bundle(
     from npuscope.dashboard.report.html_page import page
     from npuscope.dashboard.report.report import report
     from npuscope.dashboard.units import size_text
-    from npuscope.dashboard.whole_files import written
-    from npuscope.profile import Source, compare_ranks, opened, parse_size, summary_versions
+    from npuscope.dashboard.whole_files import write_whole
+    from npuscope.profile import Source, compare_ranks, open_tables, parse_size, summary_versions
 
     if out is None:
         raise UsageError("no output given: give -o case.npuscope.html")
@@ -76,15 +76,15 @@ def bundle(
             if redact:
                 changed = redacted(database, own_key(cache_folder()))
                 say(f"{changed} texts have pseudonyms")
-            packed, left_out = tables.packed(database, most_bytes)
-            with opened(Source(database)) as shown:
+            packed, left_out = tables.pack(database, most_bytes)
+            with open_tables(Source(database)) as shown:
                 compare_ranks(shown, is_needed=False)
                 blocks = report(
                     shown.con, ALL, top=10, path=out.name, warnings=warnings, charts=True
                 )
                 html = page(blocks, language=lang)
             whole = tables.with_tables(html, packed)
-            with written(out) as file:
+            with write_whole(out) as file:
                 file.write(whole)
             say(f"written: {out} ({size_text(len(whole))})")
             if left_out:

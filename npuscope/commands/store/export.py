@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from npuscope.analysis.scope import Scope
-from npuscope.commands.command import Asked, Jobs, Json, Memory, Out, Run, Store, command, source_of
+from npuscope.commands.command import (
+    Jobs,
+    Json,
+    Memory,
+    Out,
+    Request,
+    Run,
+    Store,
+    command,
+    source_of,
+)
 from npuscope.commands.explain.model_options import (
     Again,
     AutoTokens,
@@ -27,7 +37,7 @@ from npuscope.errors import UsageError
 if TYPE_CHECKING:
     from npuscope.analysis.flops.mfu import ModelUse
     from npuscope.dashboard.perfetto.choice import Choice
-    from npuscope.profile import Opened
+    from npuscope.profile import OpenTables
 
 TRACES = ("perfetto", "chrome")
 OTHERS = (*TRACES, "openmetrics")
@@ -35,7 +45,7 @@ OTHERS = (*TRACES, "openmetrics")
 
 @command("run", "capture", json=False)
 def export(
-    asked: Asked,
+    asked: Request,
     form: Annotated[
         str,
         typer.Argument(
@@ -150,7 +160,7 @@ def export(
             say(f"{out}: {len(rows)} tables, {sum(rows.values())} rows")
 
 
-def _require_data(data: Opened, scope: Scope) -> None:
+def _require_data(data: OpenTables, scope: Scope) -> None:
     """Raises UsageError where the run or capture asked for is not there."""
     from npuscope.analysis import query
 
@@ -158,7 +168,7 @@ def _require_data(data: Opened, scope: Scope) -> None:
         raise UsageError(reason)
 
 
-def _require_only(data: Opened, scope: Scope) -> None:
+def _require_only(data: OpenTables, scope: Scope) -> None:
     """Raises UsageError where one run was asked for, and what reads all would read others too; of
     a folder that was just ingested, --run was the name to give."""
     if scope.run is None or data.result is not None:
@@ -171,12 +181,12 @@ def _require_only(data: Opened, scope: Scope) -> None:
         )
 
 
-def _runs(data: Opened) -> list[str]:
+def _runs(data: OpenTables) -> list[str]:
     runs = data.con.sql("select distinct run from ranks order by 1").fetchall()
     return [run for (run,) in runs]
 
 
-def _write_trace(data: Opened, choice: Choice, out: Path) -> None:
+def _write_trace(data: OpenTables, choice: Choice, out: Path) -> None:
     """Say what comes, write it, say what it is."""
     from npuscope.dashboard.perfetto.rank_tables import expected_of, trace_of
     from npuscope.dashboard.perfetto.trace_file import before, write, written_line
@@ -190,7 +200,7 @@ def _write_trace(data: Opened, choice: Choice, out: Path) -> None:
 
 
 def _write_history(
-    data: Opened,
+    data: OpenTables,
     scope: Scope,
     use: ModelUse | None,
     peaks: Mapping[str, float] | None,
@@ -245,7 +255,7 @@ def sql(
     form = "json" if json else "parquet" if parquet else "csv" if csv or out else "table"
     if form == "parquet" and out is None and sys.stdout.isatty():
         raise UsageError("Parquet is binary: give -o FILE or redirect stdout")
-    asked = Asked(source_of(path, None, store, run, jobs, memory), Scope(run))
+    asked = Request(source_of(path, None, store, run, jobs, memory), Scope(run))
     with asked.tables(need_steps=False) as (data, _):
         _require_only(data, asked.scope)
         if data.result is not None and len(runs := _runs(data)) > 1:

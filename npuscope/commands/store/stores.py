@@ -11,11 +11,11 @@ import typer
 
 from npuscope.analysis.scope import Scope
 from npuscope.commands.command import (
-    Asked,
     ExpertLoad,
     Json,
     Memory,
     Out,
+    Request,
     command,
     leave_where_partial,
     list_failures,
@@ -66,7 +66,7 @@ Stacks = Annotated[bool, typer.Option("--stacks", help="Also keep host call stac
 
 @command("run", json=False)
 def ingest(
-    asked: Asked,
+    asked: Request,
     *,
     out: Out = None,
     force: Force = False,
@@ -104,7 +104,7 @@ def ingest(
     from npuscope.profile import (
         Source,
         bring_up_to_date,
-        opened,
+        open_tables,
         reading_warnings,
         spread,
         summary_versions,
@@ -134,7 +134,7 @@ def ingest(
         from npuscope.analysis.views import open_views
         from npuscope.collector.store.export import export as write
 
-        with opened(Source(target)) as data:
+        with open_tables(Source(target)) as data:
             for message in data.left_out:
                 say(message)
             open_views(data.con)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from npuscope.analysis.doctor.capabilities import CAPABILITIES, RANKS, Need
-from npuscope.analysis.doctor.judge import Recorded, Verdict, judge
+from npuscope.analysis.doctor.judge import RankRecord, Verdict, judge
 from npuscope.analysis.doctor.profiler_options import LEVEL1, Options
 from npuscope.analysis.metric import sql_text
 from npuscope.collector import schema
@@ -38,7 +38,7 @@ each_need = pytest.mark.parametrize(
 )
 
 
-def verdict(rank: Recorded, name: str) -> Verdict:
+def verdict(rank: RankRecord, name: str) -> Verdict:
     return next(one for one in judge(rank) if one.capability == name)
 
 
@@ -49,14 +49,14 @@ def without(need: Need) -> dict[str, int]:
 
 
 def test_a_rank_with_everything_can_answer_everything() -> None:
-    assert [(one.capability, one.support) for one in judge(Recorded(COUNTS))] == [
+    assert [(one.capability, one.support) for one in judge(RankRecord(COUNTS))] == [
         (known.name, "yes") for known in CAPABILITIES
     ]
 
 
 @each_need
 def test_what_lacks_turns_its_analysis_off(name: str, need: Need) -> None:
-    found = verdict(Recorded(without(need), options=ALL_OFF), name)
+    found = verdict(RankRecord(without(need), options=ALL_OFF), name)
     assert found.support == ("no" if need.essential else "partly")
     assert need.missing in (found.reason or "")
     for setting in need.settings:
@@ -69,7 +69,7 @@ def test_what_lacks_turns_its_analysis_off(name: str, need: Need) -> None:
 def test_it_turns_off_nothing_that_does_not_need_it(name: str, need: Need) -> None:
     lost = {*need.contents, *need.instead}
     before = {known.name: known for known in CAPABILITIES}
-    for one in judge(Recorded(without(need))):
+    for one in judge(RankRecord(without(need))):
         needs = before[one.capability].needs
         if not any(lost & {*other.contents, *other.instead} for other in needs):
             assert one.support == "yes", one
@@ -81,7 +81,7 @@ def test_it_turns_off_nothing_that_does_not_need_it(name: str, need: Need) -> No
 )  # fmt: skip
 def test_something_instead_gives_a_part(name: str, need: Need) -> None:
     counts = {**without(need), need.instead[0]: 3}
-    found = verdict(Recorded(counts), name)
+    found = verdict(RankRecord(counts), name)
     assert found.support == "partly"
     assert need.only in (found.reason or "")
 
@@ -92,11 +92,11 @@ def test_something_instead_gives_a_part(name: str, need: Need) -> None:
 )  # fmt: skip
 def test_a_part_of_them_is_partly(name: str, need: Need) -> None:
     some = {**COUNTS, need.contents[0]: 2}
-    found = verdict(Recorded(some), name)
+    found = verdict(RankRecord(some), name)
     assert found.support == "partly"
     assert "2 of 10 only" in (found.reason or "")
     enough = {**COUNTS, need.contents[0]: int(10 * need.least)}
-    assert verdict(Recorded(enough), name).support == "yes"
+    assert verdict(RankRecord(enough), name).support == "yes"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_part_of_them_is_partly(name: str, need: Need) -> None:
          if need.settings and not need.ingest],
 )  # fmt: skip
 def test_what_was_asked_for_is_not_asked_for_again(name: str, need: Need) -> None:
-    recorded = Recorded(without(need), options=ALL_ON, files=frozenset({"profiler_info_0.json"}))
+    recorded = RankRecord(without(need), options=ALL_ON, files=frozenset({"profiler_info_0.json"}))
     found = verdict(recorded, name)
     is_known = all(setting.is_on(ALL_ON) for setting in need.settings)
     assert bool(found.settings) == (not is_known)
@@ -120,9 +120,9 @@ def test_what_was_asked_for_is_not_asked_for_again(name: str, need: Need) -> Non
 )
 def test_a_file_that_is_there_is_not_asked_for(file: str) -> None:
     counts = {content: 1 for content in COUNTS if not content.startswith(("host", "launch"))}
-    found = verdict(Recorded(counts, options=ALL_ON, files=frozenset({file})), "host")
+    found = verdict(RankRecord(counts, options=ALL_ON, files=frozenset({file})), "host")
     assert found == Verdict("host", "no", "no host activity was recorded (though it was asked for)")
-    damaged = Recorded(counts, ALL_ON, frozenset({file}), unread=frozenset({file}))
+    damaged = RankRecord(counts, ALL_ON, frozenset({file}), unread=frozenset({file}))
     assert verdict(damaged, "host").reason == (
         f"no host activity was recorded ({file} was not read in full)"
     )
@@ -133,7 +133,7 @@ def test_a_file_that_is_there_is_not_asked_for(file: str) -> None:
 
 def test_what_was_not_selected_is_asked_of_ingest() -> None:
     counts = {c: n for c, n in COUNTS.items() if not c.startswith("kernels")}
-    found = verdict(Recorded(counts, left_out=frozenset({"kernels"})), "kernels")
+    found = verdict(RankRecord(counts, left_out=frozenset({"kernels"})), "kernels")
     assert found == Verdict(
         "kernels", "no", "no compute kernel was recorded (not selected when the rank was read)",
         "`npuscope ingest PATH --tables kernels --ranks LIST`",
@@ -142,25 +142,25 @@ def test_what_was_not_selected_is_asked_of_ingest() -> None:
 
 def test_stacks_that_were_recorded_are_asked_of_ingest() -> None:
     counts = {c: n for c, n in COUNTS.items() if c != "host_ops.stacked"} | {"host_ops.python": 5}
-    found = verdict(Recorded(counts, options=ALL_ON), "stacks")
+    found = verdict(RankRecord(counts, options=ALL_ON), "stacks")
     assert (found.support, found.settings) == ("partly", ())
     assert found.remedy == "`npuscope ingest PATH --stacks`"
-    kept = verdict(Recorded(counts, options=ALL_ON, stacks=True), "stacks")
+    kept = verdict(RankRecord(counts, options=ALL_ON, stacks=True), "stacks")
     assert "--stacks" not in (kept.remedy or "")
 
 
 def test_a_job_of_one_rank_has_nothing_to_communicate() -> None:
     counts = {c: n for c, n in COUNTS.items() if not c.startswith("comm_")}
     for known in CAPABILITIES:
-        found = verdict(Recorded(counts, world_size=1), known.name)
+        found = verdict(RankRecord(counts, world_size=1), known.name)
         if known.talks:
             assert found == Verdict(known.name, "no", "a job of one rank has no communication")
-    assert verdict(Recorded(counts, world_size=2), "links").settings == (LEVEL1,)
-    assert verdict(Recorded(COUNTS, world_size=1), "links").support == "yes"
+    assert verdict(RankRecord(counts, world_size=2), "links").settings == (LEVEL1,)
+    assert verdict(RankRecord(COUNTS, world_size=1), "links").support == "yes"
 
 
 def test_an_empty_rank_is_told_once_for_each_analysis() -> None:
-    for one in judge(Recorded({})):
+    for one in judge(RankRecord({})):
         assert one.support == "no"
         reasons = (one.reason or "").split("; ")
         assert len(set(reasons)) == len(reasons) <= 2

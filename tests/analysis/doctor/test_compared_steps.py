@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from npuscope.analysis.doctor.compared_steps import Compared, compared_steps
+from npuscope.analysis.doctor.compared_steps import StepComparison, compared_steps
 from npuscope.analysis.summaries import summaries, summarise
 from npuscope.collector.discover.cluster_outputs import FOLDER
 from npuscope.collector.ingest.ingest import ingest
@@ -25,7 +25,7 @@ BY_RULE = {"text": set(), "db": {"exposed communication", "overlapped"}}
 STEPS = "cluster_step_trace_time.csv"
 
 
-def compare(profiles: Path, into: Path) -> dict[str, Compared]:
+def compare(profiles: Path, into: Path) -> dict[str, StepComparison]:
     result = ingest(profiles, into, summarise=summarise)
     read = manifests(into)
     beside = results_near(profiles, {one.source_root for one in read})

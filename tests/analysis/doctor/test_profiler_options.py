@@ -20,9 +20,9 @@ from npuscope.analysis.doctor.profiler_options import (
     STACKS,
     STEPS,
     Options,
+    idle_options,
     level,
     snippet,
-    unused,
 )
 
 SETTINGS = (CPU, NPU, LEVEL1, PMU, MEMORY, STACKS, STEPS, INTERCONNECT, IO, METADATA)
@@ -200,7 +200,7 @@ def test_levels(told: str | None, number: int | None) -> None:
 
 
 def test_costs_without_use_are_named() -> None:
-    assert unused({"l2_cache": True, "with_modules": True, "with_stack": True}) == [
+    assert idle_options({"l2_cache": True, "with_modules": True, "with_stack": True}) == [
         "l2_cache", "with_modules",
     ]  # fmt: skip
-    assert unused(None) == unused({"l2_cache": None}) == []
+    assert idle_options(None) == idle_options({"l2_cache": None}) == []

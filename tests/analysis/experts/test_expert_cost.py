@@ -155,7 +155,7 @@ def test_nothing_to_fit() -> None:
     assert layers.is_empty()
     assert "is unknown" in cost_notes(costs, layers)[0]
     even = timed.with_columns(tokens=pl.lit(1000, pl.Int64))
-    assert token_times.fitted(even)["ns_per_token"].null_count() == 4
+    assert token_times.fit_times(even)["ns_per_token"].null_count() == 4
     assert cost.token_cost(tables, even).is_empty()
 
 
@@ -220,7 +220,7 @@ def test_many_noisy_captures(spread: float, rates: tuple[float, ...], most_ratio
     truth = sum(2.0 * a * b / 206_438 / rate for (a, b), rate in zip(SIZES, rates, strict=True))
     off, inside = [], []
     for _ in range(100):
-        found = token_times.fitted(noisy(chance, spread, rates))
+        found = token_times.fit_times(noisy(chance, spread, rates))
         names = ("ns_per_token", "error_ns_per_token", "common_error_ns_per_token")
         total, own, common = (found[name].to_numpy() for name in names)
         off.append(abs(total.sum() / truth - 1))
@@ -239,7 +239,7 @@ def test_rates_that_contradict_each_other() -> None:
             * pl.when(pl.col("columns") > 2000).then(1.3).otherwise(1.0)
         ).round().cast(pl.Int64)
     )  # fmt: skip
-    found = token_times.fitted(rows)
+    found = token_times.fit_times(rows)
     assert found["shared_weight"].max() == pytest.approx(0.0, abs=1e-3)
     area = found["inner"] * found["columns"] / 1e5
     slow = found["columns"] > 2000

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npuscope.analysis.experts.plan import placement as placed
-from npuscope.analysis.experts.plan.eplb import eplb, packed
-from npuscope.analysis.experts.plan.placement_search import Limits, improved, search
+from npuscope.analysis.experts.plan.eplb import eplb, pack
+from npuscope.analysis.experts.plan.placement_search import Limits, improve, search
 from npuscope.analysis.experts.plan.step_time import (
     TOKENS_ONLY,
     Cost,
     break_even_steps,
     is_worth,
+    layer_times,
     migration_ns,
     near_share,
-    predicted,
 )
 from npuscope.errors import UsageError
 from tests.analysis.experts.expert_matrices import Floats, drawn, real, uniform, zipf
@@ -51,7 +51,7 @@ def assert_never_worse(load: Floats, devices: int, slots: int, nodes: int, cost:
     assert placed.twins(ours).sum() <= placed.twins(theirs).sum()
     bound = placed.max_over_mean(theirs, load)
     assert (placed.max_over_mean(ours, load) <= bound * (1 + 1e-12)).all()
-    before, after = (predicted(one, load, cost, nodes) for one in (theirs, ours))
+    before, after = (layer_times(one, load, cost, nodes) for one in (theirs, ours))
     assert (after <= before * (1 + 1e-12)).all()
     return 1 - after / before
 
@@ -75,7 +75,7 @@ def test_eplb_gives_its_published_example() -> None:
 
 def test_packing_takes_the_heaviest_first() -> None:
     weights = np.array([[10.0, 9, 8, 1, 2, 3], [6.0, 5, 4, 3, 2, 1]])
-    assert packed(weights, 2).tolist() == [[[0, 5, 4], [1, 2, 3]], [[0, 3, 4], [1, 2, 5]]]
+    assert pack(weights, 2).tolist() == [[[0, 5, 4], [1, 2, 3]], [[0, 3, 4], [1, 2, 5]]]
 
 
 def test_groups_stay_on_their_node() -> None:
@@ -141,12 +141,12 @@ def test_placements_are_valid_whatever_the_load(data: st.DataObject) -> None:
     assert_valid(placed.equal_count(load, devices=devices, slots=slots), load, 1)
     most = [placed.device_tokens(one, load).max(axis=1) for one in (ours, theirs)]
     assert (most[0] <= most[1] * (1 + 1e-12)).all()
-    renamed = placed.aligned(theirs, ours, nodes)
+    renamed = placed.align_devices(theirs, ours, nodes)
     assert_valid(renamed, load, limit)
-    assert predicted(renamed, load, cost, nodes) == pytest.approx(
-        predicted(ours, load, cost, nodes)
+    assert layer_times(renamed, load, cost, nodes) == pytest.approx(
+        layer_times(ours, load, cost, nodes)
     )
-    assert (placed.moved(theirs, renamed) <= renamed[0].size).all()
+    assert (placed.experts_to_send(theirs, renamed) <= renamed[0].size).all()
 
 
 def test_search_finds_the_best_of_small_cases() -> None:
@@ -161,20 +161,20 @@ def test_search_finds_the_best_of_small_cases() -> None:
 def test_moves_are_limited_and_help() -> None:
     load = zipf(10, 32)
     before = placed.contiguous(10, 32, 8, 5)
-    was = predicted(before, load, COST, 2)
+    was = layer_times(before, load, COST, 2)
     taken = []
     for limit in (0, 2, 6):
-        after = improved(before, load, COST, 2, Limits(origin=before, max_moved=limit))
+        after = improve(before, load, COST, 2, Limits(origin=before, max_moved=limit))
         assert_valid(after, load)
-        assert placed.moved(before, after).max() <= limit
-        taken.append(predicted(after, load, COST, 2).sum())
+        assert placed.experts_to_send(before, after).max() <= limit
+        taken.append(layer_times(after, load, COST, 2).sum())
     assert taken[0] == was.sum() > taken[1] > taken[2]
 
 
 def test_moved_counts_what_devices_did_not_hold() -> None:
     old = np.array([[[0, 1, -1], [2, 3, -1]]])
     new = np.array([[[1, 0, 2], [3, 2, 3]]])
-    assert placed.moved(old, new).tolist() == [1]
+    assert placed.experts_to_send(old, new).tolist() == [1]
     assert migration_ns(old, new, 4, 1000, 1e9) == pytest.approx(1000)
 
 
@@ -189,7 +189,7 @@ def test_renamed_devices_move_nothing() -> None:
     load = uniform(5, 24)
     old = search(load, devices=6, slots=5, nodes=2)
     shuffled = old[:, [5, 3, 4, 0, 2, 1]][:, :, [4, 1, 0, 2, 3]]
-    assert (placed.aligned(old, shuffled, 2) == old).all()
+    assert (placed.align_devices(old, shuffled, 2) == old).all()
 
 
 def test_predicted_time_by_hand() -> None:
@@ -199,16 +199,16 @@ def test_predicted_time_by_hand() -> None:
     load = np.array([[100.0, 30.0, 10.0]])
     assert near_share(found, 3, 2).tolist() == [[[1.0, 0.5], [1.0, 0.5]]]
     # fixed + expert 0: 50 tokens x 2 ns; expert 1: 30 x 2 ns, 15 far tokens of 2 ns each
-    assert predicted(found, load, cost, 2).tolist() == [7.0 + 100.0 + 60.0 + 30.0]
+    assert layer_times(found, load, cost, 2).tolist() == [7.0 + 100.0 + 60.0 + 30.0]
     small = np.array([[100.0, 1.0, 10.0]])
-    assert predicted(found, small, cost, 2).tolist() == [7.0 + 100.0 + 50.0 + 10.0]
+    assert layer_times(found, small, cost, 2).tolist() == [7.0 + 100.0 + 50.0 + 10.0]
 
 
 def test_predicted_time_of_many_loads_is_that_of_each() -> None:
     loads = np.stack([uniform(4, 16, seed) for seed in range(5)])
     found = search(loads[0], devices=4, slots=5, nodes=2, cost=COST)
-    together = predicted(found, loads, COST, 2)
-    assert together.tolist() == [predicted(found, one, COST, 2).tolist() for one in loads]
+    together = layer_times(found, loads, COST, 2)
+    assert together.tolist() == [layer_times(found, one, COST, 2).tolist() for one in loads]
 
 
 def test_when_moving_pays() -> None:

@@ -18,7 +18,7 @@ from npuscope.analysis.experts.plan.placement import deployment_json, permutatio
 from npuscope.analysis.experts.plan.placement_search import search
 from npuscope.analysis.experts.plan.plan_inputs import known_loads
 from npuscope.analysis.experts.plan.plan_moves import Plan, plan
-from npuscope.analysis.experts.plan.step_time import Cost, predicted
+from npuscope.analysis.experts.plan.step_time import Cost, layer_times
 from npuscope.collector.readers.expert_load.deployment_json import read_deployment
 from npuscope.errors import TraceFormatError, UsageError
 from tests.analysis.experts.expert_matrices import Floats, read_back, uniform, zipf
@@ -42,7 +42,9 @@ def job(steps: int, *, drift: float, noise: float, seed: int = 4) -> Floats:
 
 def realised(found: Plan, loads: Floats) -> Floats:
     """What the plan gains in each of these steps, ns."""
-    before, after = (predicted(one, loads, COST, NODES) for one in (found.before, found.placement))
+    before, after = (
+        layer_times(one, loads, COST, NODES) for one in (found.before, found.placement)
+    )
     gain: Floats = (before - after).sum(axis=1)
     return gain
 

@@ -21,7 +21,7 @@ from npuscope.analysis.experts.load import (
     load_rows,
     scopes,
 )
-from npuscope.analysis.experts.load.dropped_tokens import Routed
+from npuscope.analysis.experts.load.dropped_tokens import RouterTokens
 from npuscope.analysis.experts.load.scopes import PartName
 from npuscope.sample_traces.job import Job, routed_tokens
 from tests.analysis.tables import connect, fill
@@ -196,7 +196,7 @@ def test_captures_do_not_mix() -> None:
     (note,) = load_notes.load_notes(both.load)
     assert note.startswith("other d: 1 experts of layers 7 received no tokens")
     sent = JOB.sequence * JOB.micro_batches * 4
-    routed = {KEY: Routed(sent, JOB.top_k, 4, 4), ("other", "d"): Routed(None, 2, 3, 3)}
+    routed = {KEY: RouterTokens(sent, JOB.top_k, 4, 4), ("other", "d"): RouterTokens(None, 2, 3, 3)}
     lost = load_rows.by_layer(both, routed=routed)["dropped_tokens"].to_list()
     assert lost == [0, 0, 0, 0, None]
     (unknown,) = dropped_tokens.sum_notes(imbalance.expert_loads(both.load), routed)
@@ -225,25 +225,25 @@ def test_dropped_tokens() -> None:
     tables = load.expert_rows(planted())
     loads = imbalance.expert_loads(tables.load)
 
-    def layers(routed: Routed) -> pl.DataFrame:
+    def layers(routed: RouterTokens) -> pl.DataFrame:
         return load_rows.by_layer(tables, "global", {KEY: routed})
 
-    def notes(routed: Routed) -> str:
+    def notes(routed: RouterTokens) -> str:
         return "; ".join(dropped_tokens.sum_notes(loads, {KEY: routed}))
 
-    assert set(layers(Routed(sent, k))["dropped_tokens"]) == {0}
-    assert notes(Routed(sent, k)) == ""
-    lost = layers(Routed(sent + 100, k))
+    assert set(layers(RouterTokens(sent, k))["dropped_tokens"]) == {0}
+    assert notes(RouterTokens(sent, k)) == ""
+    lost = layers(RouterTokens(sent + 100, k))
     assert set(lost["dropped_tokens"]) == {100 * k}
     assert lost["dropped_ratio"][0] == pytest.approx(100 / (sent + 100))
-    assert "are missing: dropped" in notes(Routed(sent + 100, k))
+    assert "are missing: dropped" in notes(RouterTokens(sent + 100, k))
     # Another reason is likelier, or nothing can be said.
     for routed, said in (
-        (Routed(sent, k + 1), f"as if top-k was {k}, not {k + 1}"),
-        (Routed(sent // 2, k), "twice as many tokens"),
-        (Routed(sent, k, 3, 4), "3 of 4 ranks counted"),
-        (Routed(sent, None), "missing top-k"),
-        (Routed(None, k), "missing tokens of a step"),
+        (RouterTokens(sent, k + 1), f"as if top-k was {k}, not {k + 1}"),
+        (RouterTokens(sent // 2, k), "twice as many tokens"),
+        (RouterTokens(sent, k, 3, 4), "3 of 4 ranks counted"),
+        (RouterTokens(sent, None), "missing top-k"),
+        (RouterTokens(None, k), "missing tokens of a step"),
     ):
         found = layers(routed)
         assert found["dropped_tokens"].null_count() == found["dropped_ratio"].null_count() == 4

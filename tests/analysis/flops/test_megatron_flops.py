@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from npuscope.analysis.flops.model.architecture import Experts, Grouped, Latent, Model
+from npuscope.analysis.flops.model.architecture import Experts, GroupedQueries, Latent, Model
 from npuscope.analysis.flops.model.describe import model_of
 from npuscope.analysis.flops.model.model import ModelFlops, Term, count
 from npuscope.analysis.flops.model.reconcile import (
@@ -31,7 +31,7 @@ def random_model(seed: int) -> Model:
     """Dense, grouped, mixture, latent and MTP, in all mixes."""
     draw = random.Random(seed)
     layers, heads = draw.randint(1, 12), draw.choice([4, 8, 12])
-    attention: Grouped | Latent
+    attention: GroupedQueries | Latent
     if seed % 3 == 2:
         attention = Latent(
             heads, draw.randint(3, 70), draw.randint(1, 40), draw.randint(1, 20),
@@ -39,7 +39,7 @@ def random_model(seed: int) -> Model:
         )  # fmt: skip
     else:
         kv_heads = heads if seed % 3 == 0 else draw.choice([1, 2, 4])
-        attention = Grouped(heads, kv_heads, draw.randint(2, 65))
+        attention = GroupedQueries(heads, kv_heads, draw.randint(2, 65))
     experts = None
     if seed % 2:
         pattern: tuple[int, ...] = tuple(draw.randint(0, 1) for _ in range(layers))
@@ -76,7 +76,7 @@ def documented(model: Model, seq_length: int, *, half: bool) -> float:
     dense = model.layers - sum(moe_pattern) + (1 - moe_pattern[-1]) * model.mtp_depth
     gate = 3 / 2 if model.gated else 1
     seen = seq_length / 2 if half else seq_length
-    if isinstance(of, Grouped):
+    if isinstance(of, GroupedQueries):
         ratio = of.head_dim * of.heads / h
         attention = 12 * h * h * (1 + of.kv_heads / of.heads + seen / h) * ratio
     else:
@@ -172,7 +172,7 @@ def test_what_random_models_cover() -> None:
         lambda model: model.experts is None,
         lambda model: isinstance(model.attention, Latent),
         lambda model: (
-            isinstance(model.attention, Grouped)
+            isinstance(model.attention, GroupedQueries)
             and model.attention.kv_heads < model.attention.heads
         ),
         lambda model: model.experts is not None and model.experts.shared,

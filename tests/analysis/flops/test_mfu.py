@@ -11,12 +11,12 @@ import pytest
 
 from npuscope.analysis.catalog import column_names
 from npuscope.analysis.flops.chips import peaks
-from npuscope.analysis.flops.job_mfu import gathered
+from npuscope.analysis.flops.job_mfu import gather_figures
 from npuscope.analysis.flops.kernels import roofline
 from npuscope.analysis.flops.kernels.count import kernel_work
 from npuscope.analysis.flops.lengths import ACTIVITY, TO_NEXT, WINDOW, step_lengths
 from npuscope.analysis.flops.mfu import Figures, ModelUse, mfu, why_unknown
-from npuscope.analysis.flops.model.architecture import Grouped, Model
+from npuscope.analysis.flops.model.architecture import GroupedQueries, Model
 from npuscope.analysis.flops.model.model import count
 from npuscope.analysis.means import job_steps
 from npuscope.analysis.scope import PLACE, Scope
@@ -29,8 +29,8 @@ from npuscope.sample_traces.generate import small, write_job
 from tests.analysis.tables import connect, fill, kernel, op
 
 SAMPLE = Path(__file__).resolve().parents[3] / "sample_traces" / "moe_8_ranks"
-TINY = Model("tiny", layers=2, hidden_size=64, vocabulary_size=100, attention=Grouped(4, 4, 16),
-             ffn_size=128)  # fmt: skip
+TINY = Model("tiny", layers=2, hidden_size=64, vocabulary_size=100, ffn_size=128,
+             attention=GroupedQueries(4, 4, 16))  # fmt: skip
 MATMUL = {
     "type": "MatMulV3", "core": "AI_CORE", "block_count": 20, "input_shapes": "64,32;32,16",
     "input_dtypes": "DT_BF16;DT_BF16", "output_shapes": "64,16", "output_dtypes": "DT_BF16",
@@ -352,7 +352,7 @@ def test_stages_and_the_job() -> None:
     fill(con, "kernels", [kernel(0, 200, rank=1, step=7, **{**large, "aic_cycles": 2000.0})])
     use = ModelUse(TINY, sequence_length=32, tokens_per_step=10, recompute="full")
     rows = mfu(con, use=use).rows
-    (job,) = gathered(con, rows, "job").to_dicts()
+    (job,) = gather_figures(con, rows, "job").to_dicts()
     assert (job["rank_count"], job["step_ns"], job["matmul_flops"]) == (2, 200, 2 * flops)
     assert job["kernel_mfu_full_ratio"] == pytest.approx(2 * flops / (300e-9 * PEAK))
     assert job["tokens_per_s"] == pytest.approx(10 / 200e-9)
@@ -360,7 +360,7 @@ def test_stages_and_the_job() -> None:
     train = 10 * float(count(TINY, sequence_length=32).train_flops)
     assert job["model_mfu_ratio"] == pytest.approx(train / (200e-9 * 2 * PEAK))
     assert job["hfu_ratio"] == pytest.approx(job["model_mfu_ratio"] * 4 / 3)
-    stages = gathered(con, rows, "stage")
+    stages = gather_figures(con, rows, "stage")
     assert stages["stage"].to_list() == [0, 1] and "model_flops" not in stages.columns
     assert stages["matmul_mfu_ratio"].to_list() == pytest.approx(
         [flops / (100e-9 * PEAK), flops / (200e-9 * PEAK)]

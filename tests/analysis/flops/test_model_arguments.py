@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
-from npuscope.analysis.flops.model.architecture import Experts, Grouped, Model, parameters
+from npuscope.analysis.flops.model.architecture import (
+    Experts,
+    GroupedQueries,
+    Model,
+    parameters,
+)
 from npuscope.analysis.flops.model.describe import model_of
 from npuscope.errors import UsageError
+
+EIGHT_HEADS = GroupedQueries(8, 8, 8)
 
 DEEPSEEK = model_of("deepseek-v3")
 
@@ -115,17 +122,19 @@ def test_a_vocabulary_that_is_told_after_the_arguments(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", Model("options", 4, 64, 100, Grouped(8, 8, 8), 256, False, tied_embeddings=True)),
-        ("--swiglu", Model("options", 4, 64, 100, Grouped(8, 8, 8), 128, tied_embeddings=True)),
+        ("", Model("options", 4, 64, 100, EIGHT_HEADS, 256, False, tied_embeddings=True)),
+        ("--swiglu", Model("options", 4, 64, 100, EIGHT_HEADS, 128, tied_embeddings=True)),
         (
             "--group-query-attention --num-query-groups 2 --kv-channels 32",
-            Model("options", 4, 64, 100, Grouped(8, 2, 32), 256, False, tied_embeddings=True),
+            Model(
+                "options", 4, 64, 100, GroupedQueries(8, 2, 32), 256, False, tied_embeddings=True
+            ),
         ),
         (
             "--num_experts 8 --moe-router-topk 2 --moe-layer-freq '([0]*1 + [1]*3)'"
             " --n-shared-experts 2 --moe-shared-expert-intermediate-size 64",
             Model(
-                "options", 4, 64, 100, Grouped(8, 8, 8), 256, False,
+                "options", 4, 64, 100, EIGHT_HEADS, 256, False,
                 Experts(8, 2, 256, 2, 32, layer_frequency=(0, 1, 1, 1)), tied_embeddings=True,
             ),
         ),

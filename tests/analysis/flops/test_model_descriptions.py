@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from npuscope.analysis.flops.model.architecture import Experts, Grouped, Latent, Model, parameters
+from npuscope.analysis.flops.model.architecture import (
+    Experts,
+    GroupedQueries,
+    Latent,
+    Model,
+    parameters,
+)
 from npuscope.analysis.flops.model.describe import model_of, presets
 from npuscope.errors import UsageError
 
@@ -165,7 +171,7 @@ def test_layers_that_qwen_keeps_dense(tmp_path: Path) -> None:
 
 def test_keys_that_may_be_left_out(tmp_path: Path) -> None:
     values = {key: value for key, value in LLAMA_CONFIG.items() if key != "num_key_value_heads"}
-    assert model_of(config(tmp_path, values)).attention == Grouped(32, 32, 128)
+    assert model_of(config(tmp_path, values)).attention == GroupedQueries(32, 32, 128)
     values = {**DEEPSEEK_CONFIG, "q_lora_rank": None, "n_shared_experts": None}
     described = model_of(config(tmp_path, values))
     assert isinstance(described.attention, Latent) and described.attention.q_lora_rank is None
@@ -232,7 +238,7 @@ ffn_size = 32
 layer_frequency = [0, 1, 1, 0]
 """
 OWN_MODEL = Model(
-    "mine", 4, 64, 100, Grouped(8, 2, 8), 256, False,
+    "mine", 4, 64, 100, GroupedQueries(8, 2, 8), 256, False,
     Experts(8, 2, 32, layer_frequency=(0, 1, 1, 0)), noop_layers=(3,),
 )  # fmt: skip
 

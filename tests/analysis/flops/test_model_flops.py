@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npuscope.analysis.flops.model.architecture import Experts, Grouped, Model, parameters
+from npuscope.analysis.flops.model.architecture import (
+    Experts,
+    GroupedQueries,
+    Model,
+    parameters,
+)
 from npuscope.analysis.flops.model.describe import model_of, presets
 from npuscope.analysis.flops.model.model import Attention, count
 from npuscope.analysis.flops.model.reconcile import bubble_ratio
@@ -160,7 +165,7 @@ def test_packed_documents_against_a_mask(
     lengths: list[int], attention: Literal["causal", "full"]
 ) -> None:
     """The core of attention is 2 FLOPs for each score that is not masked, for keys and values."""
-    model = Model("small", 2, 8, 16, Grouped(2, 1, 4), 16)
+    model = Model("small", 2, 8, 16, GroupedQueries(2, 1, 4), 16)
     counted = count(model, sequence_length=40, attention=attention, document_lengths=lengths)
     documents = [document for document, length in enumerate(lengths) for _ in range(length)]
     scores = sum(
@@ -228,7 +233,7 @@ def test_senseless_conventions_are_refused(wrong: dict[str, Any]) -> None:
         {"noop_layers": (61,)},
         {"noop_layers": tuple(range(61))},
         {"ffn_size": None},
-        {"attention": Grouped(5, 2, 64)},
+        {"attention": GroupedQueries(5, 2, 64)},
         {"experts": Experts(4, 5, 64)},
         {"experts": Experts(4, 2, 64, layer_frequency=0)},
         {"experts": Experts(4, 2, 64, layer_frequency=(0, 1))},

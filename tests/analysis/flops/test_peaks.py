@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from npuscope.analysis.flops.chips import peaks
-from npuscope.analysis.flops.peaks import CHIPS, Measured, parse_peaks, peak_of
+from npuscope.analysis.flops.peaks import CHIPS, MeasuredChip, parse_peaks, peak_of
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
@@ -16,7 +16,7 @@ from npuscope.errors import UsageError
 from npuscope.sample_traces.generate import small, write_job
 from tests.analysis.tables import connect, fill, kernel
 
-NOTHING = Measured()
+NOTHING = MeasuredChip()
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,10 @@ def test_published_peaks_by_name(chip: str, tera: float) -> None:
 
 
 def test_metadata_comes_first_and_kernels_last() -> None:
-    peak = peak_of("Ascend910B", 24, 1850.0, Measured(20, 1650.0))
+    peak = peak_of("Ascend910B", 24, 1850.0, MeasuredChip(20, 1650.0))
     assert peak.of("bf16") == 24 * 1850e6 * 8192
     assert peak.source_of("bf16") == "24 cores (metadata) x 1850 MHz (metadata) x 8192"
-    peak = peak_of("Ascend910B", None, None, Measured(20, 1650.0))
+    peak = peak_of("Ascend910B", None, None, MeasuredChip(20, 1650.0))
     assert peak.of("bf16") == 270.336e12
     source = "20 cores (inferred from block counts) x 1650 MHz (cycles / core time) x 8192"
     assert peak.source_of("bf16") == peak.source_of(None) == source
@@ -43,7 +43,7 @@ def test_metadata_comes_first_and_kernels_last() -> None:
 
 
 def test_no_clock_below_the_measured_one() -> None:
-    peak = peak_of(None, 20, 800.0, Measured(None, 1800.0))
+    peak = peak_of(None, 20, 800.0, MeasuredChip(None, 1800.0))
     assert peak.of(None) == 20 * 1800e6 * 8192
     assert "above the configured clock" in peak.source_of("bf16")
 
@@ -67,26 +67,26 @@ def test_no_clock_below_the_measured_one() -> None:
 def test_blocks_are_cores_only_where_a_known_chip_has_as_many(
     chip: str | None, blocks: int, mhz: float | None, reason: str
 ) -> None:
-    peak = peak_of(chip, None, None, Measured(blocks, mhz))
+    peak = peak_of(chip, None, None, MeasuredChip(blocks, mhz))
     assert (peak.of("bf16") is None) == (peak.cores is None) == bool(reason)
     assert reason in peak.source_of("bf16") and "bound" not in peak.source_of("bf16")
     assert bool(reason) == ("give --peak" in peak.source_of("bf16"))
-    assert peak_of(chip, None, None, Measured(blocks, mhz), {"bf16": 1e14}).of("bf16") == 1e14
+    assert peak_of(chip, None, None, MeasuredChip(blocks, mhz), {"bf16": 1e14}).of("bf16") == 1e14
 
 
 def test_a_named_chip_has_its_own_cores_and_clock() -> None:
     """Whatever its kernels show, but for a clock that was recorded while it idled."""
-    assert peak_of("Ascend910A", None, None, Measured(64, 994.0)).of("fp16") == 32 * 1e9 * 8192
-    assert peak_of("910B3", None, None, Measured(40, 1990.0)).of("bf16") == 20 * 1800e6 * 8192
-    assert peak_of("910B3", None, 800.0, Measured(20, 1800.0)).mhz == 1800.0
-    assert peak_of("910B4", None, None, Measured(24, 1850.0)).source_of("bf16") == (
+    assert peak_of("Ascend910A", None, None, MeasuredChip(64, 994.0)).of("fp16") == 32 * 1e9 * 8192
+    assert peak_of("910B3", None, None, MeasuredChip(40, 1990.0)).of("bf16") == 20 * 1800e6 * 8192
+    assert peak_of("910B3", None, 800.0, MeasuredChip(20, 1800.0)).mhz == 1800.0
+    assert peak_of("910B4", None, None, MeasuredChip(24, 1850.0)).source_of("bf16") == (
         "20 cores (table, 910B4) x 1500 MHz (table, 910B4) x 8192"
     )
 
 
 def test_a_recorded_clock_alone_tells_no_cores() -> None:
     """It may have been read while the chip idled."""
-    peak = peak_of("Ascend910B", None, 800.0, Measured(20, None))
+    peak = peak_of("Ascend910B", None, 800.0, MeasuredChip(20, None))
     assert peak.source_of("bf16") == "unknown: no cores of the chip; give --peak to `npuscope mfu`"
 
 

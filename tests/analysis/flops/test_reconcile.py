@@ -8,8 +8,8 @@ import pytest
 
 from npuscope.analysis.flops.model.describe import model_of
 from npuscope.analysis.flops.model.reconcile import (
-    Published,
-    Reconciled,
+    PublishedTraining,
+    Reconciliation,
     out_of_reach,
     published_of,
     reconcile,
@@ -20,7 +20,7 @@ DEEPSEEK = model_of("deepseek-v3")
 PANGU = model_of("pangu-ultra-moe-718b")
 
 
-def best(rows: tuple[Reconciled, ...]) -> list[tuple[str, str, str, str]]:
+def best(rows: tuple[Reconciliation, ...]) -> list[tuple[str, str, str, str]]:
     return [
         (
             f"{row.error_ratio:.2%}",
@@ -85,7 +85,7 @@ def test_reconcile_refuses() -> None:
     with pytest.raises(UsageError, match="no MFU is published"):
         published_of(model_of("qwen3-8b"))
     with pytest.raises(UsageError, match="tolerance"):
-        reconcile(PANGU, Published(), tolerance=0)
+        reconcile(PANGU, PublishedTraining(), tolerance=0)
 
 
 def test_the_table_of_the_docs() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from npuscope.analysis.flops.job_mfu import gathered
+from npuscope.analysis.flops.job_mfu import gather_figures
 from npuscope.analysis.flops.mfu import Figures, ModelUse, mfu
-from npuscope.analysis.flops.model.architecture import Experts, Grouped, Model
+from npuscope.analysis.flops.model.architecture import Experts, GroupedQueries, Model
 from npuscope.analysis.flops.model.describe import model_of
 from npuscope.analysis.flops.model.model import Recompute, count
 from npuscope.analysis.scope import Scope
@@ -24,7 +24,7 @@ JOB = Job(name="job", layers=4, experts=0, tp=1, pp=2, dp=2, ep=1, steps=1, cros
           memory=False, comm_tasks=False)  # fmt: skip
 # No more than what the job's kernels do.
 MODEL = Model("dense", layers=4, hidden_size=1024, vocabulary_size=1000,
-              attention=Grouped(16, 16, 64), ffn_size=704)  # fmt: skip
+              attention=GroupedQueries(16, 16, 64), ffn_size=704)  # fmt: skip
 AUTO = ModelUse(MODEL, tokens_per_step="auto")
 SLOW = pytest.mark.slow
 TABLES = ("ranks", "groups", "steps", "kernels")
@@ -86,7 +86,7 @@ def test_a_real_stage_of_two_micro_batches(real_stores: Callable[[str], Path]) -
     possible = row["step_ns"] * 1e-9 * 4 * 270.336e12
     assert row["model_mfu_ratio"] == pytest.approx(16384 * per_token / possible, rel=1e-12)
     assert "28 gradients of attention on a rank of a stage of 14 layers" in row["tokens_basis"]
-    (job,) = gathered(con, found.rows, "job").to_dicts()
+    (job,) = gather_figures(con, found.rows, "job").to_dicts()
     assert job["tokens_per_step"] == 16384
 
     other = mfu(con, use=ModelUse(model_of("qwen3-1.7b"), tokens_per_step="auto"))
@@ -113,8 +113,8 @@ FORWARD = {
     **GRADIENT, "type": "FlashAttentionScore", "input_shapes": "1,64,1024;1,64,1024;1,64,1024",
     "output_shapes": "1,8,64,8;1,8,64,8;;1,64,1024",
 }  # fmt: skip
-SMALL = Model("small", layers=4, hidden_size=64, vocabulary_size=100, attention=Grouped(4, 4, 16),
-              ffn_size=128)  # fmt: skip
+SMALL = Model("small", layers=4, hidden_size=64, vocabulary_size=100, ffn_size=128,
+              attention=GroupedQueries(4, 4, 16))  # fmt: skip
 
 
 def counted(

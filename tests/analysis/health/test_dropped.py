@@ -5,7 +5,7 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from npuscope.analysis.health.dropped import health_dropped
+from npuscope.analysis.health.token_drops import health_dropped
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.views import open_views
 from tests.analysis.tables import connect, fill

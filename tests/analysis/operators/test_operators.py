@@ -13,7 +13,12 @@ import polars as pl
 import pytest
 
 from npuscope.analysis.operators.classes import class_of, operator_classes, operator_steps
-from npuscope.analysis.operators.headroom import learnt, merged, operator_headroom, operator_pmu
+from npuscope.analysis.operators.headroom import (
+    learnt,
+    merge_references,
+    operator_headroom,
+    operator_pmu,
+)
 from npuscope.analysis.views import frame
 from npuscope.collector.store import store as stores
 from npuscope.profile import summary_versions
@@ -158,8 +163,12 @@ def test_a_table_of_better_captures_raises_the_headroom_and_merges_in_any_order(
     con = with_matmuls()
     own = learnt(con)
     better = own.with_columns(rate=2 * pl.col("rate"), run=pl.lit("other"))
-    for table in (merged(own, better), merged(better, own), merged(merged(own, better), own)):
-        assert table.equals(merged(own, better))
+    for table in (
+        merge_references(own, better),
+        merge_references(better, own),
+        merge_references(merge_references(own, better), own),
+    ):
+        assert table.equals(merge_references(own, better))
     rows = operator_headroom(con, reference=better)
     found = dict(rows.select("output_shapes", "headroom_high_ns").iter_rows())
     assert found["1024,4096"] >= 50_000 and found["4096,1024"] >= 100_000

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from npuscope.analysis.pipeline.execution import Entry, precedence
-from npuscope.analysis.pipeline.measurement import queued
+from npuscope.analysis.pipeline.measurement import queued_entries
 from npuscope.analysis.pipeline.schedules import Pass, Schedule
 
 ZERO_NS = 1_764_246_877_000_000_000
@@ -52,7 +52,7 @@ def ran(
         times, columns, axis=1)  # fmt: skip
     gaps = np.full((len(times), 1), gap_ns)
     if queued_gap_ns is not None:
-        gaps[queued(made)] = queued_gap_ns
+        gaps[queued_entries(made)] = queued_gap_ns
     starts = made.starts(times, gaps, np.full((len(made.links), 1), lag_ns))
     rows = []
     for at, (device, entry) in enumerate(made.entries):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npuscope.analysis.pipeline.model_parts import repeated
+from npuscope.analysis.pipeline.model_parts import repetition
 from npuscope.analysis.pipeline.orders.pairs import Turns, length_ns
 
 
@@ -24,7 +24,7 @@ from npuscope.analysis.pipeline.orders.pairs import Turns, length_ns
     ],
 )
 def test_the_part_that_repeats(word: str, expected: tuple[int, int, int] | None) -> None:
-    assert repeated(np.frombuffer(word.encode(), np.uint8).astype(np.int32)) == expected
+    assert repetition(np.frombuffer(word.encode(), np.uint8).astype(np.int32)) == expected
 
 
 def turns(work: list[list[int]], moved: list[int]) -> Turns:

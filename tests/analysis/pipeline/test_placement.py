@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npuscope.analysis.pipeline.placement import place_layers, settled
+from npuscope.analysis.pipeline.placement import place_layers, settle_cuts
 
 
 def every_cut(count: int, places: int) -> list[tuple[int, ...]]:
@@ -51,10 +51,10 @@ def test_no_cut_that_fits_is_better(
     lengths = {cut: sum(k * (count - times[k][0]) ** 2 for k, count in enumerate(cut))
                for cut in costs}  # fmt: skip
     other = every_cut(len(times[0]), places)[0]
-    best = settled([tuple(found), other], lengths.__getitem__, 10**6, needed, limits)
+    best = settle_cuts([tuple(found), other], lengths.__getitem__, 10**6, needed, limits)
     near = [cut for cut in lengths if sum(abs(a - b) for a, b in zip(cut, best, strict=True)) == 2]
     assert lengths[best] <= min(lengths[cut] for cut in (tuple(found), *near))
-    assert settled([tuple(found)], lengths.__getitem__, 1, needed, limits) == tuple(found)
+    assert settle_cuts([tuple(found)], lengths.__getitem__, 1, needed, limits) == tuple(found)
 
 
 def test_61_layers_a_head_and_mtp_become_64_units() -> None:

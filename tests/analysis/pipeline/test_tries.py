@@ -346,7 +346,7 @@ def test_no_placement_takes_a_shorter_step(job: Job) -> None:
     order, places = ready.measured.made.schedule, ready.measured.places
 
     def length_ns(layers: tuple[int, ...]) -> float:
-        done = tries.tried(ready, tries.Asked("", order, layers))
+        done = tries.try_order(ready, tries.OrderRequest("", order, layers))
         return float(ready.measured.by_step(done.lengths_ns + done.behind_ns).mean())
 
     placed = tries.placed_layers(ready, None).layers

@@ -18,7 +18,7 @@ from npuscope.analysis.summaries import summaries, summarise
 from npuscope.analysis.views import open_views
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
-from npuscope.collector.store.derived import DERIVED
+from npuscope.collector.store.derived_tier import DERIVED
 from npuscope.collector.store.export import export
 from npuscope.collector.store.manifest import MANIFEST
 from npuscope.sample_traces.generate import Job, small, write_job

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from npuscope.analysis.catalog import metric
 from npuscope.analysis.experts.plan.placement import deployment_json
-from npuscope.analysis.replay.capture_changes import changed
+from npuscope.analysis.replay.capture_changes import apply_change
 from npuscope.analysis.replay.capture_what_if import whatif_notes, whatif_steps
 from npuscope.analysis.replay.captures import capture_job, replay, replay_notes
 from npuscope.analysis.replay.changes import parse_change
@@ -222,10 +222,10 @@ def test_estimated_durations_keep_their_whole_range() -> None:
     """What a rank takes as its peers do is no factor: it may be more than is worked out."""
     words = ("rank:3=median",), ("experts:balanced",), ("ideal",), ("host=0.999",)
     for each in words:
-        made = changed(tables(SMALL), replayed(SMALL), [parse_change(word) for word in each])
+        made = apply_change(tables(SMALL), replayed(SMALL), [parse_change(word) for word in each])
         assert not made.is_told
     both = [parse_change(word) for word in ("kernel:*=0.9", "comm:ep=0.9")]
-    assert changed(tables(SMALL), replayed(SMALL), both).is_told
+    assert apply_change(tables(SMALL), replayed(SMALL), both).is_told
 
 
 def test_a_kernel_that_takes_longer_within_its_slack_changes_nothing() -> None:
@@ -244,7 +244,7 @@ def test_a_rank_is_found_from_its_data_parallel_peer() -> None:
     measured = job.measured.lengths_by_rank()
     for at, rank in enumerate(job.ops.ranks):
         # Of two alike, one takes the other's times.
-        other = changed(con, job, [parse_change(f"rank:{rank}=median")])
+        other = apply_change(con, job, [parse_change(f"rank:{rank}=median")])
         assert (other.waits.transfer != job.waits.transfer).sum() > 100
         found = job.span(other.waits).lengths_by_rank()
         assert found[:, at] == pytest.approx(measured[:, at], rel=0.02)

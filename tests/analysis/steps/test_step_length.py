@@ -11,7 +11,7 @@ import pytest
 
 from npuscope.analysis import means, query
 from npuscope.analysis.compare.side import measure
-from npuscope.analysis.flops.job_mfu import gathered, mean_use
+from npuscope.analysis.flops.job_mfu import gather_figures, mean_use
 from npuscope.analysis.flops.lengths import ACTIVITY, TO_NEXT, step_lengths
 from npuscope.analysis.flops.mfu import mfu
 from npuscope.analysis.scope import ALL
@@ -87,7 +87,7 @@ def test_lengths_are_the_device_s_where_the_host_runs_ahead(form: Form, tmp_path
     assert means.job_steps(con)["step_ns"].to_list() == truth
     assert measure(con, ALL).steps["step_ns"].to_list() == truth
     if form != "kineto":
-        assert gathered(con, figures, "job")["step_ns"].to_list() == truth
+        assert gather_figures(con, figures, "job")["step_ns"].to_list() == truth
     (mean,) = means.mean_steps(con).to_dicts()
     assert mean["job_step_ns"] == pytest.approx(sum(of_job(planted)) / STEPS, abs=2)
     assert not [note for note in query.notes(con) if "without a recorded next" in note]

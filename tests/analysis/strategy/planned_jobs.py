@@ -107,7 +107,7 @@ def replayed(job: Job, share: float) -> Replayed:
     least = max(measured_plan.peak_bytes(own, at, everything) for at in range(found.devices))
     budget = most - share * (most - least)
     rows = measured_plan.measured_plan(own, budget, constants, swaps=False)
-    plans = measured_plan.chosen(own, budget, constants, swaps=False)
+    plans = measured_plan.cheapest_decisions(own, budget, constants, swaps=False)
     counts = [[0, 0] for _ in range(found.places)]
     for plan in plans:
         assert plan is not None

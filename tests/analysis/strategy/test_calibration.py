@@ -7,7 +7,7 @@ from dataclasses import replace
 import duckdb
 import pytest
 
-from npuscope.analysis.strategy.calibration import calibrated, calibration
+from npuscope.analysis.strategy.calibration import calibrate, calibration
 from npuscope.analysis.strategy.constants import default_constants
 from npuscope.analysis.strategy.cost import step_parts
 from npuscope.sample_traces.frames import canonical_frames
@@ -78,7 +78,7 @@ def test_what_nothing_shows_is_kept() -> None:
     con = connect()
     rows = calibration(con)
     assert rows["value"].null_count() == len(rows) == len(default_constants())
-    assert calibrated(rows) == default_constants()
+    assert calibrate(rows) == default_constants()
     # Attention over all pairs has no triangle: blocks of context parallel off the diagonal.
     fill(con, "ranks", [_RANK])
     fill(con, "kernels", [kernel(
@@ -96,6 +96,6 @@ def test_a_prediction_by_measured_constants() -> None:
     fill(con, "kernels", [_matmul(2048, 4096, 1024, 0.3826, half)] * 3)
     usual, slow = (
         step_parts(JOB, constants)["matmul"]
-        for constants in (default_constants(), calibrated(calibration(con)))
+        for constants in (default_constants(), calibrate(calibration(con)))
     )
     assert slow / usual == pytest.approx(2.0, rel=1e-3)

@@ -16,7 +16,7 @@ from npuscope.analysis.experts.load.load import expert_rows
 from npuscope.analysis.experts.plan.placement import replicas
 from npuscope.commands.plan.experts_plan import backtest_command, plan_command
 from npuscope.errors import TraceNotFound, UsageError
-from npuscope.profile import Source, compare_ranks, opened
+from npuscope.profile import Source, compare_ranks, open_tables
 from npuscope.sample_traces.generate import write_job
 from npuscope.sample_traces.job import Job
 from tests.analysis.experts.expert_matrices import read_back
@@ -128,7 +128,7 @@ def test_a_profile_prices_its_plan(tmp_path: Path) -> None:
     answer = asked(*words, "--link", "20GB", "--token-bytes", "0")
     measured = asked(*words)
     *layers, total = answer["rows"]
-    with opened(Source(tmp_path / "store", None, None, None, None, False)) as data:
+    with open_tables(Source(tmp_path / "store", None, None, None, None, False)) as data:
         tables = expert_rows(data.con)
         compare_ranks(data)
         costs, _ = cost_rows(data.con, tables)

@@ -21,7 +21,7 @@ import pytest
 
 import npuscope
 from npuscope.collector.store import bundle, store
-from npuscope.collector.store.bundle import packed, unpacked, with_tables
+from npuscope.collector.store.bundle import pack, unpack, with_tables
 from npuscope.collector.store.folder_handles import process_space
 from npuscope.collector.store.redaction import own_key
 from npuscope.errors import StoreError
@@ -101,7 +101,7 @@ def test_a_bundle_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     fill(con, "kernels", [kernel(10, 5, 1, name="Mul"), kernel(20, 5, 1, name="Add")])
     con.execute("alter table kernels add column said_by_a_newer_version bigint default 7")
     con.close()
-    whole, _ = packed(database, 16 << 20)
+    whole, _ = pack(database, 16 << 20)
     ours = zipfile.ZipFile(io.BytesIO(whole))
     members = {name: ours.read(name) for name in ours.namelist()}
     page.write_bytes(with_tables("<!doctype html>\n<body></body>", whole))
@@ -214,7 +214,7 @@ def _stands(name: str, text: str) -> bool:
 
 
 def _texts(page: Path) -> set[str]:
-    with duckdb.connect(str(unpacked(page)), read_only=True) as con:
+    with duckdb.connect(str(unpack(page)), read_only=True) as con:
         columns = con.execute(
             "select table_name, column_name from duckdb_columns() where data_type = 'VARCHAR'"
             " and not internal"

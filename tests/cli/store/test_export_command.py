@@ -15,8 +15,8 @@ from npuscope.collector.store import store
 from npuscope.dashboard.perfetto.choice import Choice, parse_choice
 from npuscope.dashboard.perfetto.rank_tables import Trace, trace_of
 from npuscope.dashboard.perfetto.trace_file import before
-from npuscope.dashboard.perfetto.trace_size import Expected
-from npuscope.profile import Opened
+from npuscope.dashboard.perfetto.trace_size import ExpectedTrace
+from npuscope.profile import OpenTables
 from tests.cli.command import Run
 from tests.dashboard.perfetto.traces import file_events
 
@@ -175,11 +175,11 @@ def test_a_rank_without_the_step_is_left_out(
 
 
 def test_times_that_do_not_compare_are_said(sample: Path) -> None:
-    told = list(before(trace_for(sample, clock=None), Expected(10, 1000, 0, 10)))
+    told = list(before(trace_for(sample, clock=None), ExpectedTrace(10, 1000, 0, 10)))
     assert told == [
         "note: not all ranks record wall-clock timestamps: their relative position has no meaning"
     ]
-    assert list(before(trace_for(sample, clock="epoch"), Expected(10, 1000, 0, 10))) == []
+    assert list(before(trace_for(sample, clock="epoch"), ExpectedTrace(10, 1000, 0, 10))) == []
 
 
 @pytest.mark.parametrize(
@@ -195,12 +195,12 @@ def test_times_that_do_not_compare_are_said(sample: Path) -> None:
 def test_what_is_large_is_said_before(
     sample: Path, options: dict[str, str], size_bytes: float, message: str
 ) -> None:
-    expected = Expected(3_300_000, int(size_bytes), 0, 10)
+    expected = ExpectedTrace(3_300_000, int(size_bytes), 0, 10)
     (told,) = before(trace_for(sample, "epoch", parse_choice(**options)), expected)
     assert told.startswith("large: about 3,300,000 events, ")
     assert message in told
 
 
 def trace_for(sample: Path, clock: str | None, choice: Choice | None = None) -> Trace:
-    trace = trace_of(Opened(store.open(sample), sample), choice or Choice())
+    trace = trace_of(OpenTables(store.open(sample), sample), choice or Choice())
     return replace(trace, chosen=replace(trace.chosen, clock=clock))

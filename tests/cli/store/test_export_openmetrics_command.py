@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from npuscope.analysis import query
-from npuscope.analysis.flops.job_mfu import gathered
+from npuscope.analysis.flops.job_mfu import gather_figures
 from npuscope.analysis.flops.mfu import mfu
 from npuscope.analysis.flops.peaks import parse_peaks
 from npuscope.collector.store import store as stores
@@ -111,7 +111,7 @@ def test_history_fills_in_the_past(run: Run, tmp_path: Path) -> None:
     use = use_of("qwen3-0.6b", None, "100", "causal", "full")
     with contextlib.closing(stores.open(path)) as con:
         figures = mfu(con, use=use, given_peaks=parse_peaks("300T"))
-        jobs = gathered(con, figures.rows, "job").sort("capture", "step").to_dicts()
+        jobs = gather_figures(con, figures.rows, "job").sort("capture", "step").to_dicts()
     for convention, column in (("model", "model_mfu_ratio"), ("hfu", "hfu_ratio")):
         lines = [line for line in out.read_text().splitlines() if f'="{convention}"' in line]
         told_each = [float(line.split()[-2]) for line in lines if line.startswith("npuscope_mfu_")]

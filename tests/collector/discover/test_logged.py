@@ -157,7 +157,7 @@ def test_a_light_reading_has_it_once(read: Any, log: Path, tmp_path: Path) -> No
 def test_a_log_grows_while_it_is_read(
     read: Any, log: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    found = train_logs._found
+    found = train_logs._source_file
     steps = iter(range(90, 100))
 
     def then_grown(path: Path) -> Any:
@@ -166,7 +166,7 @@ def test_a_log_grows_while_it_is_read(
             file.write(line(next(steps), 1.0))
         return state
 
-    monkeypatch.setattr(train_logs, "_found", then_grown)
+    monkeypatch.setattr(train_logs, "_source_file", then_grown)
     assert read(log).is_complete
     late = next(steps) - 1  # written after the last look at the file
     assert late not in [step for _, step, _ in rows(tmp_path)]

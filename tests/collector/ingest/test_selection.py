@@ -12,7 +12,7 @@ from npuscope.collector.selection import (
     LIGHT,
     Selection,
     contains,
-    merged,
+    merge_spans,
     parse_numbers,
     parse_selection,
     spans_of,
@@ -59,7 +59,7 @@ def test_spans_are_their_numbers(numbers: set[int]) -> None:
     spans = spans_of(numbers)
 
     assert {n for n in range(62) if contains(spans, n)} == numbers
-    assert merged(reversed(spans)) == spans
+    assert merge_spans(reversed(spans)) == spans
     assert not numbers or parse_numbers("--ranks", spans_text(spans)) == spans
 
 

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from npuscope.collector.model import ReadLog
-from npuscope.collector.readers.delimited import engine_file, fill, has_zero_bytes, open_rows
+from npuscope.collector.readers.delimited_text import engine_file, fill, has_zero_bytes, open_rows
 
 HEADER = "a,b,c\n"
 ROWS = ['1,"x""1,\n1""",12.250', '2,plain,"a, b"', "3,,", '4,"q",7']

@@ -10,7 +10,11 @@ import pytest
 
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.model import RankSource, ReadLog
-from npuscope.collector.readers.unverified import UNVERIFIED, unverified_keys, unverified_parts
+from npuscope.collector.readers.unverified_forms import (
+    UNVERIFIED,
+    unverified_keys,
+    unverified_parts,
+)
 from npuscope.collector.store.manifest import manifests
 from npuscope.sample_traces.generate import small, write_job
 

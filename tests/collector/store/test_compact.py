@@ -342,7 +342,7 @@ def test_two_that_merged_the_same_count_once(target: Path) -> None:
     (theirs,) = capture_folder(original).glob("compact-*")
     shutil.move(theirs, capture_folder(target))
     one, other = (compact_files.read_compacted(capture_folder(p)) for p in (target, original))
-    both = compact_files.Compacted("both", [*one.batches, *other.batches])
+    both = compact_files.CompactFiles("both", [*one.batches, *other.batches])
     compact_files.exchange_compacted(capture_folder(target), lambda former: both)
 
     assert content(target) == before

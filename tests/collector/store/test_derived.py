@@ -16,9 +16,14 @@ import pytest
 from npuscope.analysis.ranks.derive import Table
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.literals import file_literal
-from npuscope.collector.store import derived, store
+from npuscope.collector.store import derived_tier, store
 from npuscope.collector.store.compact import compact
-from npuscope.collector.store.derived import bring_up_to_date, current, derived_folder, digest_of
+from npuscope.collector.store.derived_tier import (
+    bring_up_to_date,
+    current,
+    derived_folder,
+    digest_of,
+)
 from npuscope.collector.store.manifest import MANIFEST, Manifest, manifests
 from npuscope.collector.store.retention import drop_capture, stored_captures
 from npuscope.collector.store.sweep import sweep
@@ -165,7 +170,7 @@ def test_it_goes_when_its_last_rank_goes(target: Path) -> None:
 
 
 def folder_of_capture(folder: str) -> Path:
-    return Path(folder) / derived.DERIVED
+    return Path(folder) / derived_tier.DERIVED
 
 
 @pytest.mark.slow
@@ -184,7 +189,7 @@ _DIES = """
 import os, signal, sys
 from pathlib import Path
 from npuscope.analysis.ranks.derive import Table
-from npuscope.collector.store import derived, store
+from npuscope.collector.store import derived_tier, store
 from npuscope.collector.store.manifest import manifests
 
 def some(con):
@@ -196,9 +201,9 @@ def dies(path, content):
     os.kill(os.getpid(), signal.SIGKILL)
 
 if sys.argv[2] == "publishing":
-    derived.write_atomically = dies
+    derived_tier.write_atomically = dies
 target = Path(sys.argv[1])
-derived.bring_up_to_date(target, manifests(target), "1", some)
+derived_tier.bring_up_to_date(target, manifests(target), "1", some)
 """
 
 

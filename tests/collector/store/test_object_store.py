@@ -32,7 +32,7 @@ from npuscope.collector.store.folder_handles import captures
 from npuscope.collector.store.manifest import manifests, update
 from npuscope.collector.store.sweep import sweep
 from npuscope.errors import StoreError
-from npuscope.profile import Source, opened, read_from
+from npuscope.profile import Source, open_tables, read_from
 from npuscope.sample_traces.generate import small, write_job
 from tests.cli.command import runner
 from tests.collector.store.object_server import Objects, served_objects
@@ -244,7 +244,7 @@ def test_what_is_torn_in_a_bucket_is_left_out_and_a_torn_copy_got_again(
         other = elsewhere(monkeypatch, tmp_path, f"other{len(broken)}")
         with (
             pytest.raises(StoreError, match=r"kernels\.parquet is damaged or missing"),
-            opened(Source(other), is_command=False),
+            open_tables(Source(other), is_command=False),
         ):
             pass
         published.kept[key] = (content, when)
@@ -363,7 +363,7 @@ def test_what_is_wrong_is_said(
 
 def test_a_busy_server_is_reached() -> None:
     with pytest.raises(StoreError, match=r"s3://bucket: too busy \(SlowDown\): repeat it later"):
-        with buckets.told("s3://bucket", ""):
+        with buckets.store_errors("s3://bucket", ""):
             said = {"Error": {"Code": "SlowDown", "Message": "Please reduce your request rate."}}
             raise OSError(16, "reduce") from ClientError(said, "PutObject")
 
@@ -404,7 +404,7 @@ def test_the_limit_of_the_cache_holds_where_files_come_from_a_bucket(
     )
     monkeypatch.setattr(cache.keep_within_limit, "__kwdefaults__", {"limit_bytes": 1})
     for url in ("s3://bucket/other", str(URL)):
-        with opened(Source(Path(url)), is_command=False) as data:
+        with open_tables(Source(Path(url)), is_command=False) as data:
             told = data.messages
     assert told == ["cache over its limit: dropped the store of s3://bucket/other"]
     assert [one.source for one in cache.cached_stores()] == ["s3://bucket/npuscope"]

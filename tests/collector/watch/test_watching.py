@@ -15,7 +15,7 @@ from npuscope.analysis.ranks.derive import compare_capture
 from npuscope.analysis.summaries import summarise
 from npuscope.cli import app
 from npuscope.collector.ingest.ingest import ingest
-from npuscope.collector.store.derived import derived_folder, read_derived
+from npuscope.collector.store.derived_tier import derived_folder, read_derived
 from npuscope.collector.store.manifest import create_store, manifests
 from npuscope.collector.watch.options import Hooks, Options
 from npuscope.collector.watch.watch import turn, watch

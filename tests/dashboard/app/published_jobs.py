@@ -14,7 +14,7 @@ import polars as pl
 import npuscope
 from npuscope.analysis.summaries import summarise
 from npuscope.collector import schema, staging
-from npuscope.collector.ingest.read_batch import _listed, _segment, _with_sizes
+from npuscope.collector.ingest.read_batch import _segment, _with_sizes, _written_files
 from npuscope.collector.ingest.read_rank import generation_of
 from npuscope.collector.store import segments, store
 from npuscope.collector.store.batches import BATCH_FOLDER, LISTING, Batch
@@ -87,7 +87,7 @@ def publish_job(
         )
         for rank in chosen
     ]  # fmt: skip
-    files = _listed(staged, batch, whole)
+    files = _written_files(staged, batch, whole)
     listing = Batch(dict.fromkeys(chosen, generation), list(files.values()))
     (staged / LISTING).write_bytes(msgspec.json.encode(listing))
     publish_folder(staged, batch)

@@ -60,10 +60,10 @@ def test_what_was_asked_of_an_earlier_version_is_given_up(monkeypatch: pytest.Mo
         begun.set()
         assert goes_on.wait(60)
 
-    monkeypatch.setattr(sources, "kept", kept)
+    monkeypatch.setattr(sources, "answer_of", kept)
 
     def is_there(path: str, version: str, step: int) -> bool:
-        return aside.computed(path, version, is_there, {"step": step})
+        return aside.is_computed(path, version, is_there, {"step": step})
 
     assert not is_there("a store", "old", 1)
     assert begun.wait(60)

@@ -28,7 +28,7 @@ from npuscope.dashboard.answers.overview_answers import found_here
 from npuscope.dashboard.app import sources
 from npuscope.dashboard.app.page import PAGES
 from npuscope.dashboard.app.served_stores import ENVIRONMENT
-from npuscope.profile import Source, compare_ranks, opened
+from npuscope.profile import Source, compare_ranks, open_tables
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job, small
 from tests.cli.command import output_of
@@ -156,7 +156,7 @@ def test_the_overview_opens_with_the_findings_of_the_command_line(
     monkeypatch: pytest.MonkeyPatch, sample_store: Path
 ) -> None:
     visited = visit(monkeypatch, sample_store)
-    with opened(Source(sample_store)) as data:
+    with open_tables(Source(sample_store)) as data:
         compare_ranks(data)
         found = found_here(data.con, Scope("moe_8_ranks"))
     shown = [one.value.replace("\\", "") for one in visited.markdown]
@@ -223,7 +223,7 @@ def test_a_new_capture_appears_without_a_restart(
         assert str(store) not in told and "store0/run=later" in told
     for file in (store / "run=another").rglob("*.parquet"):
         file.unlink()
-    sources.opened.clear()
+    sources.open_tables.clear()
     sources._captures.clear()
     visited.run()
     assert not visited.exception and "No data is ingested" in visited.info[0].value

@@ -16,7 +16,7 @@ from npuscope import console
 from npuscope.analysis.catalog import metrics
 from npuscope.analysis.communication import volume
 from npuscope.analysis.doctor.capabilities import CAPABILITIES
-from npuscope.analysis.doctor.judge import Recorded, judge
+from npuscope.analysis.doctor.judge import RankRecord, judge
 from npuscope.analysis.doctor.limits import lacks
 from npuscope.analysis.experts.plan import plan_inputs
 from npuscope.analysis.experts.plan.placement import checked_sizes
@@ -39,10 +39,10 @@ from npuscope.dashboard.app.plain_text import plain, sentence
 from npuscope.dashboard.figures import timeline
 from npuscope.dashboard.figures.communication import masking_figure
 from npuscope.dashboard.figures.ranks import capability_named
-from npuscope.dashboard.locale.language import catalog, catalogs, labelled, language_of
+from npuscope.dashboard.locale.language import catalog, catalogs, label_of, language_of
 from npuscope.dashboard.units import readable, words_of
 from npuscope.errors import UsageError
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, join
 from tests.analysis.tables import connect, fill, kernel
 from tests.cli.command import Run, runner
 
@@ -74,7 +74,7 @@ def test_nobody_is_told_to_set_options_that_a_gpu_has_not() -> None:
 
 
 def test_whatever_a_capture_lacks_is_said_in_chinese() -> None:
-    told = [verdict for is_gpu in (False, True) for verdict in judge(Recorded({}, is_gpu=is_gpu))]
+    told = [verdict for is_gpu in (False, True) for verdict in judge(RankRecord({}, is_gpu=is_gpu))]
     sentences = {text for one in told for text in (one.reason, one.remedy) if text}
     sentences |= {need.missing for known in CAPABILITIES for need in known.needs}
     sentences |= {need.only for known in CAPABILITIES for need in known.needs if need.only}
@@ -97,7 +97,7 @@ def test_help_of_columns_is_said_in_chinese() -> None:
 
 
 def test_joined_sentences_are_translated_each() -> None:
-    lacks = joined((Message("no PMU counters"), Message("no link matrix")), "; ")
+    lacks = join((Message("no PMU counters"), Message("no link matrix")), "; ")
     assert (lacks, chinese(lacks)) == (
         "no PMU counters; no link matrix", "没有 PMU 计数；没有通信矩阵"
     )  # fmt: skip
@@ -106,14 +106,14 @@ def test_joined_sentences_are_translated_each() -> None:
 
 def test_a_word_means_in_a_column_what_the_column_holds() -> None:
     times, ratio = readable(pl.DataFrame({"masked_ns": [MS], "masking_ratio": [0.5]}))
-    assert labelled("masked_ns", times.words, chinese) == "已掩盖"
-    assert labelled("masking_ratio", ratio.words, chinese) == "掩盖率"
-    assert labelled("masked_ns", times.words, str) == "masked"
+    assert label_of("masked_ns", times.words, chinese) == "已掩盖"
+    assert label_of("masking_ratio", ratio.words, chinese) == "掩盖率"
+    assert label_of("masked_ns", times.words, str) == "masked"
     level, share = readable(
         pl.DataFrame({"fragmentation_bytes": [2**20], "fragmentation_ratio": [0.5]})
     )
-    assert labelled("fragmentation_bytes", level.words, chinese) == "碎片"
-    assert labelled("fragmentation_ratio", share.words, chinese) == "碎片率"
+    assert label_of("fragmentation_bytes", level.words, chinese) == "碎片"
+    assert label_of("fragmentation_ratio", share.words, chinese) == "碎片率"
     assert (chinese("measure"), chinese("measure a stretch")) == ("指标", "测量一段时间")
     assert (chinese("micro-batches"), chinese("micro-batch size")) == ("微批数", "微批大小")
     assert capability_named("groups", chinese) == "通信域"
@@ -136,7 +136,7 @@ def test_every_heading_of_a_table_is_said_in_chinese() -> None:
         for column in known.columns:
             values = [1.0] if column.name.endswith(("_ns", "_bytes", "_ratio", "_per_s")) else ["x"]
             (one,) = readable(pl.DataFrame({column.name: values}))
-            told = labelled(column.name, one.words, chinese)
+            told = label_of(column.name, one.words, chinese)
             if (told.isascii() and told not in KEPT) or re.match("[a-z].*（距", told):
                 left.add(told)
     assert not left
@@ -144,7 +144,7 @@ def test_every_heading_of_a_table_is_said_in_chinese() -> None:
 
 def test_what_the_timeline_tells_of_an_event_has_names_in_chinese() -> None:
     said = {
-        name: labelled(f"event {name}", words_of(name), chinese)
+        name: label_of(f"event {name}", words_of(name), chinese)
         for name in event_columns(connect())
     }
     assert {one for one in said.values() if one.isascii()} <= {"rank", "step", "FLOPs"}

@@ -18,7 +18,7 @@ from streamlit.testing.v1 import AppTest
 from npuscope.analysis.timeline.shared_axis import Extent, extent, step_borders
 from npuscope.collector.store.manifest import create_store
 from npuscope.dashboard.app import perfetto_viewer
-from npuscope.profile import Source, compare_ranks, opened
+from npuscope.profile import Source, compare_ranks, open_tables
 from tests.dashboard.app.visited_pages import visit
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ class Sample:
 
 @pytest.fixture(scope="module")
 def sample(sample_store: Path) -> Sample:
-    with opened(Source(sample_store)) as data:
+    with open_tables(Source(sample_store)) as data:
         compare_ranks(data)
         (place,) = data.con.execute("select distinct run, capture from ranks").fetchall()
         at = extent(data.con, run=place[0], capture=place[1])

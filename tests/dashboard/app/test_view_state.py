@@ -12,11 +12,11 @@ from npuscope.dashboard.app.state import (
     BASE,
     MOST_LANES,
     SHARES,
-    Known,
+    Choices,
     KnownCapture,
     View,
     lacking,
-    moved,
+    move_view,
     params_of,
     view_of,
 )
@@ -26,8 +26,8 @@ NEWEST = KnownCapture("a", "moe", "c2", (0, 3, 5), (12, 13), 100 * SECOND_NS, 10
 OLDER = KnownCapture("a", "moe", "c1", (0, 1), (7,), 50 * SECOND_NS, 51 * SECOND_NS)
 CLOCKLESS = KnownCapture("a", "dense", "c1", (0,), (), None, None)
 OTHER = KnownCapture("b", "moe", "c1", (9,), (1,), 10 * SECOND_NS, 11 * SECOND_NS)
-ALONE = Known((NEWEST, OLDER, CLOCKLESS))
-SEVERAL = Known((NEWEST, OLDER, CLOCKLESS, OTHER))
+ALONE = Choices((NEWEST, OLDER, CLOCKLESS))
+SEVERAL = Choices((NEWEST, OLDER, CLOCKLESS, OTHER))
 
 names = st.sampled_from(
     ["store", "run", "capture", "rank", "step", "start_ns", "end_ns", "lang", "share",
@@ -45,7 +45,7 @@ values = st.one_of(
 
 @settings(max_examples=60)
 @given(st.dictionaries(names | st.text(max_size=8), values), st.sampled_from([ALONE, SEVERAL]))
-def test_whatever_a_url_says_the_view_exists(params: dict[str, str], known: Known) -> None:
+def test_whatever_a_url_says_the_view_exists(params: dict[str, str], known: Choices) -> None:
     view = view_of(params, known)
     capture = known.chosen(view)
     assert capture is not None
@@ -65,7 +65,7 @@ def test_whatever_a_url_says_the_view_exists(params: dict[str, str], known: Know
 def test_without_parameters_the_newest_capture_is_shown() -> None:
     assert view_of({}, ALONE) == View(run="moe", capture="c2")
     assert view_of({}, SEVERAL).store == "a"
-    assert view_of({}, Known((), lang="zh")) == View(lang="zh")
+    assert view_of({}, Choices((), lang="zh")) == View(lang="zh")
 
 
 def test_a_capture_is_compared_with_the_one_before_unless_another_is_asked_for() -> None:
@@ -84,7 +84,7 @@ def test_a_capture_is_compared_with_the_one_before_unless_another_is_asked_for()
     assert base(run="moe", capture="c2", base_run="dense") == CLOCKLESS
     assert base(run="moe", capture="c1", store="a", base_run="moe") == NEWEST
     assert base(run="moe", capture="c2", store="a", base_capture="c1", base_store="b") == OTHER
-    assert Known((NEWEST,)).base(view_of({}, Known((NEWEST,)))) is None
+    assert Choices((NEWEST,)).base(view_of({}, Choices((NEWEST,)))) is None
 
 
 def test_a_run_of_the_same_layout_is_a_baseline_its_own_store_first() -> None:
@@ -92,10 +92,10 @@ def test_a_run_of_the_same_layout_is_a_baseline_its_own_store_first() -> None:
     dense = replace(CLOCKLESS, layout=sizes)
     far, near = (replace(OTHER, store=store, run="v2", layout=sizes) for store in ("b", "a"))
     for others, expected in (((far, near), near), ((far, NEWEST), far), ((NEWEST,), None)):
-        known = Known((*others, dense))
+        known = Choices((*others, dense))
         assert known.base(view_of({"run": "dense"}, known)) == expected
     unknown = replace(dense, layout=(None,) * 6)
-    known = Known((replace(far, layout=unknown.layout), unknown))
+    known = Choices((replace(far, layout=unknown.layout), unknown))
     assert known.base(view_of({"run": "dense"}, known)) is None
 
 
@@ -153,15 +153,15 @@ def test_what_the_timeline_shows_is_in_the_link() -> None:
     assert view_of({"shown": "a\x00"}, ALONE).shown is None
     assert view_of({"by": "stage"}, ALONE).by == "stage" == params_of(View(by="stage"))["by"]
     assert view_of({"by": "select 1"}, ALONE).by is None
-    assert moved(view, ALONE, capture="c1").lanes == (0,)  # it has no rank 5
+    assert move_view(view, ALONE, capture="c1").lanes == (0,)  # it has no rank 5
 
 
 def test_a_change_leaves_the_rest_as_it_is() -> None:
     view = view_of({"rank": "3", "step": "12", "lang": "zh"}, ALONE)
-    assert moved(view, ALONE, rank=5) == replace(view, rank=5)
-    assert moved(view, ALONE, rank=None) == replace(view, rank=None)
-    assert moved(view, ALONE, capture="c1") == View("moe", "c1", lang="zh")
-    assert moved(view, ALONE, rank="<b>") == replace(view, rank=None)
+    assert move_view(view, ALONE, rank=5) == replace(view, rank=5)
+    assert move_view(view, ALONE, rank=None) == replace(view, rank=None)
+    assert move_view(view, ALONE, capture="c1") == View("moe", "c1", lang="zh")
+    assert move_view(view, ALONE, rank="<b>") == replace(view, rank=None)
 
 
 @pytest.mark.parametrize(
@@ -183,5 +183,5 @@ def test_a_change_leaves_the_rest_as_it_is() -> None:
 def test_what_a_link_names_and_is_not_there_is_told(asked: dict[str, str], told: list[str]) -> None:
     assert lacking(asked, SEVERAL) == told
     assert lacking(params_of(view_of(asked, SEVERAL)), SEVERAL) == []
-    assert lacking(asked, Known()) == []
+    assert lacking(asked, Choices()) == []
     assert lacking({"run": "moe", "base_run": "dense"}, SEVERAL) == []

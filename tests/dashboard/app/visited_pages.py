@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from npuscope.dashboard.app.served_stores import Place, Served, environment_of
+from npuscope.dashboard.app.served_stores import Place, ServedStores, environment_of
 from tests.conftest import REPOSITORY
 
 
@@ -22,7 +22,7 @@ def visit(
 ) -> AppTest:
     """A first visit with these URL parameters: of a page without errors, or of the overview."""
     places = [Place(str(store), f"store{number}") for number, store in enumerate(stores)]
-    for name, value in environment_of(Served(places, starts_in)).items():
+    for name, value in environment_of(ServedStores(places, starts_in)).items():
         monkeypatch.setenv(name, value)
     main = REPOSITORY / "dashboard" / "app" / "pages" / "main.py"
     visited = AppTest.from_file(main, default_timeout=120)

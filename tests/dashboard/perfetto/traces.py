@@ -12,7 +12,7 @@ from npuscope.collector.store import store
 from npuscope.dashboard.perfetto.choice import parse_choice
 from npuscope.dashboard.perfetto.rank_tables import expected_of, trace_of
 from npuscope.dashboard.perfetto.trace_file import Written, write
-from npuscope.profile import Opened, summary_versions
+from npuscope.profile import OpenTables, summary_versions
 
 SAMPLE = Path(__file__).resolve().parents[3] / "sample_traces" / "moe_8_ranks"
 Event = dict[str, Any]
@@ -45,7 +45,7 @@ def export(path: Path, out: Path, **options: str) -> Written:
     """Write a trace of a store or exported file with the command's options."""
     con = store.open(path, summaries=summary_versions())
     try:
-        trace = trace_of(Opened(con, path), parse_choice(**options))
+        trace = trace_of(OpenTables(con, path), parse_choice(**options))
         return write(trace, out, expected_of(trace))
     finally:
         con.close()

@@ -17,7 +17,7 @@ from npuscope.dashboard.report.html_page import page
 from npuscope.dashboard.report.markdown import markdown
 from npuscope.dashboard.report.report import COLLECT, experts_blocks
 from npuscope.dashboard.terminal.tables import FittedTable
-from npuscope.messages import joined
+from npuscope.messages import join
 from tests.analysis.tables import Row, connect, fill
 
 chinese = language_of("zh")
@@ -43,7 +43,7 @@ def blocks(rows: list[Row], top: int = 10) -> list[Block]:
 
 
 def said(found: list[Block]) -> list[str]:
-    return [joined((one.text, one.emphasis), "; ") for one in found if isinstance(one, Sentence)]
+    return [join((one.text, one.emphasis), "; ") for one in found if isinstance(one, Sentence)]
 
 
 def test_counts_of_experts() -> None:

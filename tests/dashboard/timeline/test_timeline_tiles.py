@@ -17,11 +17,11 @@ pytest.importorskip("streamlit")
 from starlette.requests import Request
 from starlette.responses import Response
 
-from npuscope.analysis.timeline import replayed
+from npuscope.analysis.timeline import replay_tracks
 from npuscope.analysis.timeline.evidence_place import EvidencePlace
 from npuscope.dashboard.answers.timeline_answers import shown_evidence
 from npuscope.dashboard.app import sources, timeline_tiles
-from npuscope.dashboard.app.served_stores import Place, Served, environment_of
+from npuscope.dashboard.app.served_stores import Place, ServedStores, environment_of
 from npuscope.sample_traces.job import small
 from tests.cli.command import rows_of
 from tests.dashboard.app.published_jobs import publish_job
@@ -33,7 +33,7 @@ WHOLE = 40  # of which one tile is all of a capture
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> Mapping[str, str]:
     """The sample is served; its names."""
-    for name, value in environment_of(Served([Place(str(sample_store), "sample")])).items():
+    for name, value in environment_of(ServedStores([Place(str(sample_store), "sample")])).items():
         monkeypatch.setenv(name, value)
     one = sources.known().captures[0]
     return {"store": "sample", "run": one.run, "capture": one.capture}
@@ -147,7 +147,7 @@ def test_who_has_a_tile_is_told_so_until_the_store_changes(
 ) -> None:
     job = small(steps=1, layers=1, name="moe")
     publish_job(tmp_path, job, "20251127T043437.000Z", published_s=1, ranks=(0, 1))
-    for name, value in environment_of(Served([Place(str(tmp_path), "store")])).items():
+    for name, value in environment_of(ServedStores([Place(str(tmp_path), "store")])).items():
         monkeypatch.setenv(name, value)
     one = sources.known().captures[0]
     tile: dict[str, object] = {
@@ -200,7 +200,9 @@ def test_the_critical_path_is_as_long_as_the_command_says(
     drawn = rows({**place, "part": "path", "level": WHOLE, "index": 0})
     path = printed(sample_store, "critical-path")
     sums = dict(drawn.group_by("class").agg(pl.col("dur_ns").sum()).rows())
-    for position, part in enumerate(replayed.PARTS[:-1]):  # of gaps only those above 0 are drawn
+    for position, part in enumerate(
+        replay_tracks.PARTS[:-1]
+    ):  # of gaps only those above 0 are drawn
         assert sums.get(position, 0) == sum(one["path_ns"] for one in path if one["part"] == part)
     short = rows({**place, "part": "path", "level": 12, "index": 0})
     ranks = {int(name.partition(" ")[0]) for name in short["name"].cast(pl.String)}
@@ -233,7 +235,7 @@ def test_slack_of_an_event_is_the_commands(place: Mapping[str, str], sample_stor
 def test_a_replay_that_cannot_answer_says_why_in_the_readers_language(
     place: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replayed, "MOST_OPERATIONS", 10)
+    monkeypatch.setattr(replay_tracks, "MOST_OPERATIONS", 10)
     asked_of = {**place, "part": "whatif", "change": "host=0.5", "lang": "zh"}
     answer = told("tracks", asked_of)["-1"]
     assert answer["tracks"] == [] and "\u592a\u591a" in str(answer["reason"])

@@ -18,7 +18,7 @@ from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import cache, store
 from npuscope.collector.store.compact import compact
 from npuscope.collector.store.compact_files import COMPACTED, read_compacted
-from npuscope.collector.store.derived import DERIVED, bring_up_to_date, read_derived
+from npuscope.collector.store.derived_tier import DERIVED, bring_up_to_date, read_derived
 from npuscope.collector.store.manifest import (
     INDEX,
     MANIFEST,

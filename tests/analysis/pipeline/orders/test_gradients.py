@@ -10,7 +10,12 @@ import pytest
 from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.pipeline import tries
 from npuscope.analysis.pipeline.execution import precedence
-from npuscope.analysis.pipeline.orders.gradients import Making, Reduced, makes_weights_apart, making
+from npuscope.analysis.pipeline.orders.gradients import (
+    GradientReductions,
+    Making,
+    makes_weights_apart,
+    making,
+)
 from npuscope.analysis.pipeline.schedules import schedule
 from npuscope.analysis.pipeline.tries_notes import tries_notes
 from npuscope.sample_traces.generate import COMMITTED, Job
@@ -31,7 +36,7 @@ def window_of(ns: float) -> Making:
 
 def test_reductions_queue_in_their_lanes_from_when_gradients_are_ready() -> None:
     """Two lanes: 4 ns ready at half of the window and 3 at its end; 1 ns ready at its begin."""
-    made = Reduced(
+    made = GradientReductions(
         np.array([0, 0]), np.array([0, 0]),
         np.array([[0.5, 1.0], [0.0, 0.0]]), np.array([[4.0, 3.0], [1.0, 0.0]]),
     )  # fmt: skip
@@ -39,12 +44,12 @@ def test_reductions_queue_in_their_lanes_from_when_gradients_are_ready() -> None
     assert told == {20.0: 3.0, 4.0: 5.0, 0.0: 7.0}
     window = window_of(4.0)
     assert made.behind(window, 0.0).item() == 3.0 and made.behind(window, 1.0).item() == 7.0
-    late = Reduced(*(np.array([0]),) * 2, np.array([[0.0]]), np.array([[1.0]]))
+    late = GradientReductions(*(np.array([0]),) * 2, np.array([[0.0]]), np.array([[1.0]]))
     assert late.behind(window_of(9.0)).item() == 0.0
     # Two passes of 4 ns with 30 between them: what is ready (as) with the first comes before that.
     apart = Making(np.array([[[-38.0], [-4.0]]]), np.array([[[4.0], [4.0]]]), np.array([[0.0]]))
     for ready, behind in ((0.25, -2.0), (0.5, 0.0), (0.51, 0.0), (0.75, 32.0), (1.0, 34.0)):
-        one = Reduced(*(np.array([0]),) * 2, np.array([[ready]]), np.array([[34.0]]))
+        one = GradientReductions(*(np.array([0]),) * 2, np.array([[ready]]), np.array([[34.0]]))
         assert one.behind(apart).item() == max(behind, 0.0)
     # Layers of half as many more: the same for each, or one more of the first, or of the last.
     more = [made.moved(np.array([1.5]), end) for end in (None, 0, -1)]
@@ -83,7 +88,7 @@ def test_a_step_under_zb_h1_waits_for_the_gradients_that_were_hidden() -> None:
     assert any("priced as the reductions" in note for note in tries_notes(ready, asked))
     for word in ("1f1b", "gpipe", "vpp:2"):
         other = tries.asked_tries(ready, word, None)
-        assert not tries.tried(ready, other[0]).behind_ns.any()
+        assert not tries.try_order(ready, other[0]).behind_ns.any()
         assert not any("reductions" in note for note in tries_notes(ready, other))
 
 
@@ -155,5 +160,5 @@ def test_a_schedule_that_may_take_longer_is_not_offered() -> None:
 def test_without_reductions_beside_passes_none_are_missed() -> None:
     alone = job_of(replace(SMALL, dp=1, ep=1, experts=0))
     assert alone.facts.reduced is None
-    tried = tries.tried(alone, tries.asked_tries(alone, "zb-h1", None)[0])
+    tried = tries.try_order(alone, tries.asked_tries(alone, "zb-h1", None)[0])
     assert not tried.behind_ns.any()

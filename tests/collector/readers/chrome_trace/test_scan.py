@@ -266,7 +266,7 @@ def test_without_numba_files_are_read_all_the_same(
 ) -> None:
     import sys
 
-    monkeypatch.setitem(sys.modules, "npuscope.collector.readers.chrome_trace.scanned", None)
+    monkeypatch.setitem(sys.modules, "npuscope.collector.readers.chrome_trace.scan_rows", None)
     (path, *_) = sorted(SAMPLE.glob("*/*/trace_view.json"))
     read, scanned = staged(path, tmp_path, TraceForm(), monkeypatch)
     assert read == scanned

@@ -17,7 +17,7 @@ from npuscope.analysis.pipeline.blocks import pipeline_blocks
 from npuscope.analysis.pipeline.bubbles import CAUSES, rank_bubbles
 from npuscope.analysis.pipeline.tries import asked_tries
 from npuscope.cli import app
-from npuscope.dashboard.app.state import Known, KnownCapture, params_of, view_of
+from npuscope.dashboard.app.state import Choices, KnownCapture, params_of, view_of
 from npuscope.dashboard.figures.pipeline import pipeline_figure
 from tests.analysis.pipeline.test_tries import SMALL, job_of
 from tests.dashboard.app.visited_pages import visit
@@ -91,7 +91,7 @@ def test_causes_of_pauses_add_up_to_the_bubbles_of_the_command() -> None:
 
 
 def test_a_schedule_in_the_url_is_a_schedule_or_nothing() -> None:
-    known = Known((KnownCapture("a", "moe", "c1", (0, 1), (7,), 0, 10**9),))
+    known = Choices((KnownCapture("a", "moe", "c1", (0, 1), (7,), 0, 10**9),))
     view = view_of({"schedule": "vpp:2", "micro_batches": "32"}, known)
     assert (view.schedule, view.micro_batches) == ("vpp:2", 32)
     assert view_of(params_of(view), known) == view

@@ -13,8 +13,8 @@ import polars as pl
 from npuscope.analysis.strategy.job import Machine
 from npuscope.analysis.strategy.results import Found, found_parquet
 from npuscope.analysis.strategy.search import Space, search, sensitivity
-from npuscope.dashboard.app.served_stores import Place, Served, environment_of
-from npuscope.dashboard.app.state import Known, KnownCapture, params_of, view_of
+from npuscope.dashboard.app.served_stores import Place, ServedStores, environment_of
+from npuscope.dashboard.app.state import Choices, KnownCapture, params_of, view_of
 from npuscope.dashboard.figures.strategy import front_figure, parts_figure
 from npuscope.dashboard.locale.language import language_of
 from tests.analysis.strategy.jobs import DENSE
@@ -48,7 +48,7 @@ def test_bars_are_the_parts_of_steps() -> None:
 
 
 def test_sizes_stand_in_the_url_and_only_sizes() -> None:
-    known = Known((KnownCapture("s", "r", "c", (0,), (1,), 0, 1),))
+    known = Choices((KnownCapture("s", "r", "c", (0,), (1,), 0, 1),))
     view = view_of({"only": "tp=4+8,rank=<x>"}, known)
     assert params_of(view)["only"] == "tp=4+8"
 
@@ -61,7 +61,7 @@ def test_the_page_shows_what_was_searched(
     one = found()
     file.write_bytes(found_parquet(one))
     visited = visit(monkeypatch, sample_store)
-    served = Served([Place(str(sample_store), "store0")], strategies=str(file))
+    served = ServedStores([Place(str(sample_store), "store0")], strategies=str(file))
     for name, value in environment_of(served).items():
         monkeypatch.setenv(name, value)
     visited.switch_page("strategy.py").run()

@@ -14,10 +14,10 @@ pytest.importorskip("streamlit")
 from typer.testing import CliRunner
 
 from npuscope.analysis.replay.before_after import whatif_lanes
-from npuscope.analysis.replay.capture_changes import changed
+from npuscope.analysis.replay.capture_changes import apply_change
 from npuscope.analysis.replay.changes import parse_change
 from npuscope.cli import app
-from npuscope.dashboard.app.state import Known, KnownCapture, moved, params_of, view_of
+from npuscope.dashboard.app.state import Choices, KnownCapture, move_view, params_of, view_of
 from npuscope.dashboard.figures.what_if import saved_figure
 from tests.analysis.replay.replayed_jobs import SMALL, replayed, tables
 from tests.dashboard.app.visited_pages import figures, visit
@@ -64,11 +64,11 @@ def test_the_page_shows_what_the_command_prints(
 
 def test_a_change_in_the_url_is_a_change_or_nothing() -> None:
     one = KnownCapture("a", "moe", "c1", (0, 1), (7,), 0, 10**9)
-    known = Known((one,))
+    known = Choices((one,))
     view = view_of({"change": "rank:5=median  nonsense= comm:ep=0.5"}, known)
     assert view.change == "rank:5=median comm:ep=0.5"
     assert view_of(params_of(view), known) == view
-    assert moved(view, known, change="host=0.5").change == "host=0.5"
+    assert move_view(view, known, change="host=0.5").change == "host=0.5"
     for text in ("<script>", "a\x00:b=1", "", "A B", "x" * 10_000):
         assert view_of({"change": text}, known).change is None
     many = " ".join(["comm:ep=0.5"] * 30)
@@ -77,7 +77,7 @@ def test_a_change_in_the_url_is_a_change_or_nothing() -> None:
 
 def test_a_step_before_and_after() -> None:
     job = replayed(SMALL)
-    other = changed(tables(SMALL), job, [parse_change("kernel:*=0.5")])
+    other = apply_change(tables(SMALL), job, [parse_change("kernel:*=0.5")])
     found = whatif_lanes(job, other, 0, (1,))
     before, after = (found.filter(pl.col("is_after") == one) for one in (False, True))
     assert before.height == after.height > 50 and set(found["rank"]) == {1}
@@ -88,7 +88,7 @@ def test_a_step_before_and_after() -> None:
     ends_ns = [one.select((pl.col("start_ns") + pl.col("dur_ns")).max()).item()
                for one in (after, before)]  # fmt: skip
     assert ends_ns[0] < ends_ns[1]
-    same = whatif_lanes(job, changed(tables(SMALL), job, [parse_change("host=1")]), 0, (0,))
+    same = whatif_lanes(job, apply_change(tables(SMALL), job, [parse_change("host=1")]), 0, (0,))
     measured, again = same.partition_by("is_after")
     off = (measured["start_ns"] - again["start_ns"]).to_list()
     assert max(map(abs, off)) < 20_000

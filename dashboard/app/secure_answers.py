@@ -13,7 +13,7 @@ _HEADERS = {
 }
 
 
-class Secured:
+class SecureAnswers:
     """An application whose answers nobody frames, and nobody keeps that do not say who may."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from . import scan_codes as s
 from .columns import series_name
-from .kept import Wanted
+from .kept_kinds import WantedKinds
 from .scan_codes import NULL, PADDING, Array
-from .scan_plan import hash_of, planned
+from .scan_plan import hash_of, plan_arrays
 
 _PIECE_BYTES = 1 << 20
 _ROWS = (1 << 16) + 136  # no power of two: columns would share the same lines of the cache
@@ -31,9 +31,9 @@ _LABEL = b"acc_id"  # the first entry of each dictionary: code 0 is no series
 class Scan:
     """Rows of a plan's kinds that wait to become tables."""
 
-    def __init__(self, wanted: Wanted, scan: Callable[[int], int]) -> None:
+    def __init__(self, wanted: WantedKinds, scan: Callable[[int], int]) -> None:
         self._scan = scan
-        self._planned = planned(wanted, _ROWS)
+        self._planned = plan_arrays(wanted, _ROWS)
         self._text = _room(_PIECE_BYTES)
         values = np.empty(sum(map(len, self._planned.columns)) * _ROWS, np.int64)
         slots = s.FIELDS + len(self._planned.plan.args.sizes)
@@ -150,7 +150,7 @@ class Scan:
             used = self._rows.store[start : start + offsets[-1]].tobytes()
             buffers = [None, pa.py_buffer(offsets), pa.py_buffer(used)]
             written = pa.Array.from_buffers(pa.string(), count - known, buffers)
-            content = _unescaped(written) if b"\\" in used else written
+            content = _unescape(written) if b"\\" in used else written
             self._written = pa.concat_arrays([self._written, written])
             self._content = pa.concat_arrays([self._content, content])
         return self._written, self._content
@@ -197,7 +197,7 @@ def _table_of(
     return table
 
 
-def _unescaped(written: pa.Array) -> pa.Array:
+def _unescape(written: pa.Array) -> pa.Array:
     """The strings that JSON's content stands for."""
     texts = written.to_pylist()
     return pa.array([_content(text) if "\\" in text else text for text in texts], pa.string())

@@ -35,7 +35,7 @@ from ..model import ReadLog
 from ..small_files import open_regular
 from ..staging import staging_place
 from ..store.space import is_out_of_space
-from .damaged_files import unopened
+from .damaged_files import open_error
 
 _HEADER_LIMIT_BYTES = 1 << 20
 # A cell in which a spreadsheet left digits, or hid them, that are no number.
@@ -109,7 +109,7 @@ def open_rows(path: str, log: ReadLog, required: Iterable[tuple[str, ...]] = ())
         with Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as stream:
             line = stream.readline(_HEADER_LIMIT_BYTES)
     except OSError as error:
-        raise unopened(path, error) from None
+        raise open_error(path, error) from None
     line = line.replace("\0", "\ufffd")  # Python 3.10 refuses NUL
     names = next(csv.reader([line]), []) if len(line) < _HEADER_LIMIT_BYTES else [line[:80]]
     if not any(name.strip() for name in names):

@@ -41,7 +41,7 @@ _TABLES = {"stream": "kernels", "group": "comm_ops"}
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayTracks:
     """The critical path as a track, and the slack of each operation: rank, name, connection,
     start_ns on the reference clock, dur_ns, slack_ns (NULL: nothing waits for it)."""
 
@@ -54,7 +54,7 @@ class Replayed:
         return self.path.nbytes + int(self.slack.estimated_size())
 
 
-def replayed(con: duckdb.DuckDBPyConnection, at: Extent) -> Replayed:
+def replay_capture(con: duckdb.DuckDBPyConnection, at: Extent) -> ReplayTracks:
     """What the replay of a capture tells. `con` has all ranks compared.
 
     Raises CannotAnswer where there is too much to replay beside pages, TraceNotFound where there is
@@ -68,7 +68,7 @@ def replayed(con: duckdb.DuckDBPyConnection, at: Extent) -> Replayed:
         "start_ns": ops.start + ops.zero_ns, "dur_ns": ops.dur,
         "slack_ns": pl.Series(np.where(slack > 2**60, -1, slack)),
     }).with_columns(pl.col("slack_ns").replace(-1, None))  # fmt: skip
-    return Replayed(drawn_rank(_path(job, at)), rows)
+    return ReplayTracks(drawn_rank(_path(job, at)), rows)
 
 
 def _job(con: duckdb.DuckDBPyConnection, at: Extent) -> CaptureJob:
@@ -129,7 +129,7 @@ def whatif_track(con: duckdb.DuckDBPyConnection, at: Extent, words: Sequence[str
 def slack_of(
     con: duckdb.DuckDBPyConnection,
     at: Extent,
-    found: Replayed,
+    found: ReplayTracks,
     rank: int,
     kind: str,
     start_ns: int,

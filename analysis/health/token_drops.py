@@ -15,7 +15,7 @@ from npuscope.collector.discover.train_logs import logged_facts
 from npuscope.collector.store.manifest import is_store, manifests
 
 from ..catalog import column_names
-from ..experts.load.counted_ranks import routed
+from ..experts.load.counted_ranks import sent_tokens
 from ..experts.load.dropped_tokens import sum_notes, with_dropped
 from ..experts.load.imbalance import PLACE, expert_loads
 from ..experts.load.load import expert_rows
@@ -60,7 +60,7 @@ def health_dropped(
         return pl.DataFrame(schema=_ROWS), []
     tokens = tokens_per_step or _logged_tokens(target, loads["run"][0])
     held = None if target is None else (con, target)
-    known = routed(held, tables, top_k=top_k, tokens_per_step=tokens)
+    known = sent_tokens(held, tables, top_k=top_k, tokens_per_step=tokens)
     layers = with_dropped(loads.group_by(PLACE).agg(pl.col("tokens").sum()), known)
     layers = layers.filter(pl.col("capture") == pl.col("capture").max().over("step"))
     is_known = pl.col("dropped_tokens").is_not_null().all()

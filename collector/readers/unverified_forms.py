@@ -31,7 +31,7 @@ _COUNTERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Unverified:
+class UnverifiedForm:
     """`what` was read; `key` names it in manifests.
 
     It was met where `sql`, one truth about the rank's staging tables, holds, where the profile is
@@ -45,7 +45,7 @@ class Unverified:
     rule: tuple[str, tuple[str, ...]] = ("", ())
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _list_of(names: tuple[str, ...]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
@@ -56,102 +56,102 @@ def _any(*tables_where: tuple[str, str]) -> str:
     )
 
 
-UNVERIFIED: tuple[Unverified, ...] = (
-    Unverified(
+UNVERIFIED: tuple[UnverifiedForm, ...] = (
+    UnverifiedForm(
         "mindspore", "everything in a MindSpore export (text, DB and their units)",
         frameworks=("mindspore",),
     ),
-    Unverified(
+    UnverifiedForm(
         "msprof",
         "everything in an export of msprof itself since 2023 (op_summary, msprof_*.db,"
         " msprof_*.json)",
         rule=("layout", (NEWER,)),
     ),
-    Unverified(
+    UnverifiedForm(
         "iterations", "steps from msprof's tables of iterations (step_trace_*.csv)",
         rule=("steps", (OF_TABLES,)),
     ),
-    Unverified(
+    UnverifiedForm(
         "task_time", "kernels from tables of all tasks (task_time.csv)",
         rule=("kernels", ("task_time",)),
     ),
-    Unverified(
+    UnverifiedForm(
         "kineto", "everything of the device in a PyTorch trace (Kineto): kernels, communication",
         frameworks=("kineto",),
     ),
-    Unverified(
+    UnverifiedForm(
         "all_to_all", "all-to-all operations (hcom_alltoall, alltoallv, alltoallvc)",
-        _any(*((t, f"op_type in ({_listed(_ALL_TO_ALL)})")
+        _any(*((t, f"op_type in ({_list_of(_ALL_TO_ALL)})")
                for t in ("comm_ops", "comm_times", "comm_links", "comm_matrix"))),
     ),
-    Unverified(
+    UnverifiedForm(
         "other_operations",
         "operations other than all-reduce, all-gather, reduce-scatter, batched send-receive and"
         " all-to-all (broadcast, send, receive, ...)",
-        _any(*((t, f"op_type not in ({_listed(_OPERATIONS + _ALL_TO_ALL)})")
+        _any(*((t, f"op_type not in ({_list_of(_OPERATIONS + _ALL_TO_ALL)})")
                for t in ("comm_ops", "comm_times"))),
     ),
-    Unverified(
+    UnverifiedForm(
         "remote_links", "traffic between hosts (RDMA, RoCE)",
-        _any(("comm_tasks", f"link in ({_listed(_REMOTE)}) or transport in ({_listed(_REMOTE)})"),
-             *((t, f"link in ({_listed(_REMOTE)})") for t in ("comm_links", "comm_matrix"))),
+        _any(("comm_tasks", f"link in ({_list_of(_REMOTE)}) or transport in ({_list_of(_REMOTE)})"),
+             *((t, f"link in ({_list_of(_REMOTE)})") for t in ("comm_links", "comm_matrix"))),
     ),
-    Unverified(
+    UnverifiedForm(
         "other_links", "traffic over PCIe, SIO, UB and links of other names",
-        _any(("comm_tasks", f"link not in ({_listed(_TASK_LINKS + _REMOTE)})"),
-             *((t, f"link not in ({_listed(_LINKS + _REMOTE)})")
+        _any(("comm_tasks", f"link not in ({_list_of(_TASK_LINKS + _REMOTE)})"),
+             *((t, f"link not in ({_list_of(_LINKS + _REMOTE)})")
                for t in ("comm_links", "comm_matrix"))),
     ),
-    Unverified(
+    UnverifiedForm(
         "task_hulls", "communication recorded as tasks only",
         rule=("comm_ops", ("spans of their tasks",)),
     ),
-    Unverified(
+    UnverifiedForm(
         "hccl_kernels", "HCCL's own kernels on AI CPU or vector cores",
         _any(("kernels", "not is_compute")),
     ),
-    Unverified(
+    UnverifiedForm(
         "other_cores", "kernels on DVPP and other units than cube, vector, DSA and AI CPU",
-        _any(("kernels", f"core not in ({_listed(_CORES)})")),
+        _any(("kernels", f"core not in ({_list_of(_CORES)})")),
     ),
-    Unverified(
+    UnverifiedForm(
         "graph_mode", "kernels of whole graphs (a model id)", _any(("kernels", "model_id >= 0")),
     ),
-    Unverified(
+    UnverifiedForm(
         "several_devices", "kernels of several devices under one rank",
         "(select count(distinct device_id) from kernels) > 1",
     ),
-    Unverified(
+    UnverifiedForm(
         "devices_apart", "several devices in one profile, each taken for a rank of its own",
         rule=("devices", (APART,)),
     ),
-    Unverified(
+    UnverifiedForm(
         "block_num", "the columns Block Num and blockNum, of 2026 and later",
         rule=("kernels.block_count_column", ("Block Num",)),
     ),
-    Unverified(
+    UnverifiedForm(
         "block_num_db", "the columns Block Num and blockNum, of 2026 and later",
         rule=("ascend_db.block_count_column", ("blockNum",)),
     ),
-    Unverified(
+    UnverifiedForm(
         "master_plane", "the flag isMaster of communication tasks",
         _any(("comm_tasks", "is_master is not null")),
     ),
-    Unverified(
+    UnverifiedForm(
         "cluster_db", "results of msprof-analyze in a database (cluster_analysis.db)",
         rule=("cluster_output.form", ("db", "db+text")),
     ),
-    Unverified("mstx", "ranges marked with mstx", _any(("marks", "kind = 'mstx'"))),
-    Unverified("gc", "Python's garbage collection", _any(("host_ops", "kind = 'gc'"))),
-    Unverified(
+    UnverifiedForm("mstx", "ranges marked with mstx", _any(("marks", "kind = 'mstx'"))),
+    UnverifiedForm("gc", "Python's garbage collection", _any(("host_ops", "kind = 'gc'"))),
+    UnverifiedForm(
         "memory_components", "memory of other components than PTA, GE and APP",
-        _any(("memory", f"source = 'record' and component not in ({_listed(_COMPONENTS)})")),
+        _any(("memory", f"source = 'record' and component not in ({_list_of(_COMPONENTS)})")),
     ),
-    Unverified(
+    UnverifiedForm(
         "ge_memory", "a memory curve from NPU_OP_MEM",
         rule=("ascend_db.memory_curve", ("NPU_OP_MEM",)),
     ),
-    Unverified(
+    UnverifiedForm(
         "counters", "counters of links, hosts and other hardware than cores, HBM and caches",
         # The limit lets each name be looked at once, not each row.
         _any(("(select distinct name from counters limit 1000000)",

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptEvents:
     """What is kept of a kind's events.
 
     `args`: how they are typed (None: they are not looked at). `columns`: places, and attributes of
@@ -26,7 +26,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedKinds:
     """The kinds, and which of them events are.
 
     `of`: category -> phase -> kind; None stands for no category, "" for any other one. Phases that
@@ -34,6 +34,6 @@ class Wanted:
     from `base_ns`. Kind "counter" is one row per series.
     """
 
-    kinds: Mapping[str, Kept]
+    kinds: Mapping[str, KeptEvents]
     of: Mapping[str | None, Mapping[str, str]]
     base_ns: int = 0

@@ -60,7 +60,7 @@ class Result(Protocol):
 Derive = Callable[[duckdb.DuckDBPyConnection], Iterable[Result]]
 
 
-class Derived(msgspec.Struct, frozen=True):
+class DerivedTier(msgspec.Struct, frozen=True):
     """What a capture's tier holds; files are relative to `derived`, '' of a table without rows."""
 
     digest: str
@@ -94,15 +94,15 @@ def derived_folder(store_path: Path, run: str, capture: str) -> Path:
     return rank_folder(store_path, run, capture, 0).parent / DERIVED
 
 
-def read_derived(folder: Path) -> Derived | None:
+def read_derived(folder: Path) -> DerivedTier | None:
     """What a tier's folder holds, for whatever ranks; None where nothing was published."""
     try:
-        return read_own(folder / MANIFEST, Derived)
+        return read_own(folder / MANIFEST, DerivedTier)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def generations(derived: Derived) -> set[str]:
+def generations(derived: DerivedTier) -> set[str]:
     """Names of the folders that its files lie in: one, or none where no table has rows."""
     return {segment.file.partition("/")[0] for segment in derived.tables.values()} - {""}
 
@@ -199,7 +199,7 @@ def _publish(
         for table, segment in written.items()
     }
     try:
-        write_atomically(folder / MANIFEST, msgspec.json.encode(Derived(digest, placed)))
+        write_atomically(folder / MANIFEST, msgspec.json.encode(DerivedTier(digest, placed)))
     except OSError:  # a full disk needs the room
         current = read_derived(folder)
         if current is None or name not in generations(current):

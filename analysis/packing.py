@@ -27,7 +27,7 @@ _LONG = 1 << 63
 _LISTS: dict[str, type] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
-def packed(value: Any) -> bytes:
+def pack(value: Any) -> bytes:
     """An answer as bytes. Raises TypeError where something in it is of another kind."""
     try:
         return msgspec.msgpack.encode(_plain(value))
@@ -35,8 +35,8 @@ def packed(value: Any) -> bytes:
         raise TypeError(f"this is not kept: {error}") from error
 
 
-def unpacked(content: bytes) -> Any:
-    """The answer again. Raises ValueError for bytes that `packed` did not make."""
+def unpack(content: bytes) -> Any:
+    """The answer again. Raises ValueError for bytes that `pack` did not make."""
     try:
         return _value(msgspec.msgpack.decode(content))
     # Whatever a made-up file leads to: it is none of ours.
