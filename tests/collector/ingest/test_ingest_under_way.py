@@ -130,10 +130,13 @@ def test_a_kill_loses_nothing_published_and_the_next_ingest_goes_on(
 
     published = {m.rank for m in manifest.manifests(target)}
     assert published
-    assert set(kernels_by_rank(target)) == published
-    # Workers of a killed parent end by themselves; one between two ranks owns no folder just now.
+    assert set(kernels_by_rank(target)) >= published
+    # Workers of a killed parent end by themselves; one between two ranks owns no folder just now,
+    # and one that was done with some publishes them before it ends.
     _, outlived = psutil.wait_procs(workers, timeout=30)
     assert not [one for one in outlived if one.status() != psutil.STATUS_ZOMBIE]
+    published = {m.rank for m in manifest.manifests(target)}
+    assert set(kernels_by_rank(target)) == published
 
     result = read(tmp_path / "source", target)
 
