@@ -353,7 +353,7 @@ def test_no_placement_takes_a_shorter_step(job: Job) -> None:
     assert placed is not None
     assert length_ns(placed) == min(map(length_ns, every_cut(job.layers, places)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tries, "settled", lambda cuts, *_: cuts[0])
+        patch.setattr(tries, "settle_cuts", lambda cuts, *_: cuts[0])
         even = tries.placed_layers(ready, None).layers
     assert even is not None and even != placed
     longer, shorter = (step_ns(replace(job, layers_by_stage=its)) for its in (even, placed))
