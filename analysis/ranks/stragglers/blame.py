@@ -11,7 +11,7 @@ import polars as pl
 
 from npuscope.messages import Message, join
 
-from ...means import job_steps
+from ...means import job_steps, without_warm_up
 from ...memo import memoize
 from ...parts import exposed_parts, step_parts
 from ...scope import ALL, JOB, PLACE, Scope
@@ -36,8 +36,8 @@ _VERDICTS_OF_SEVERAL = {
 }
 _COMPLETE = "select count(*) filter (where is_complete), count(*) from arrivals {where}"
 _WAITED = """
-    select run, capture, rank, step, sum(wait_ns) as wait_ns
-    from last_arrivals {where} group by run, capture, rank, step"""
+    select run, capture, step, cast(sum(wait_ns) as bigint) as wait_ns
+    from last_arrivals {where} group by run, capture, step"""
 
 
 @memoize
@@ -203,8 +203,8 @@ def _unattributed_note(con: duckdb.DuckDBPyConnection, scope: Scope) -> Iterator
     """What of the waiting goes back to no rank, where that is most of it, and where to look."""
     clause, values = scope.where()
     waits = frame(con, _WAITED.format(where=clause), values)
-    waited_ns = int(later_steps(con, waits)["wait_ns"].sum())
-    caused_ns = later_steps(con, rank_blame(con, scope))["caused_wait_ns"]
+    waited_ns = int(without_warm_up(con, waits)["wait_ns"].sum())
+    caused_ns = without_warm_up(con, rank_blame(con, scope))["caused_wait_ns"]
     told_ns = int(caused_ns.sum())
     if not waited_ns or not caused_ns.count() or 2 * told_ns > waited_ns:
         return
