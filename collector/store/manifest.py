@@ -77,9 +77,10 @@ class Manifest(msgspec.Struct, frozen=True):
     """One rank's current generation and the story of its reading.
 
     `options`: what its profiler was told; `unverified`: keys of what was read in ways that no real
-    profile confirmed (`readers.unverified_forms`). Both are None where nothing tells. `kept_warnings`
-    are messages as they are stored; plain sentences in older manifests. `batch`: the folder of the
-    ranks that it was read with, whose files hold its rows ('': it has files of its own).
+    profile confirmed (`readers.unverified_forms`). Both are None where nothing tells.
+    `kept_warnings` are messages as they are stored; plain sentences in older manifests. `batch`:
+    the folder of the ranks that it was read with, whose files hold its rows ('': it has files of
+    its own).
     """
 
     run: str
