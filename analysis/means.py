@@ -18,6 +18,7 @@ from npuscope.messages import Message, join
 
 from .catalog import metric
 from .memo import memoize
+from .metric import sql_text
 from .parts import mean_of, step_parts
 from .scope import ALL, JOB, Scope
 from .views import frame, open_views
@@ -199,6 +200,21 @@ def without_warm_up(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame) -> pl.Da
     rows = rows.filter(pl.col("step").is_not_null() | ~has_steps)
     warm = job_steps(con).filter("is_warm_up").select("run", "capture", "step")
     rest = rows.join(warm, on=["run", "capture", "step"], how="anti", nulls_equal=True)
+    return rest if rest.height else rows
+
+
+@memoize
+def forward_steps(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """Steps that run no gradients, as an evaluation, by capture: columns of `forward_steps.sql`."""
+    return frame(con, sql_text("forward_steps.sql"))
+
+
+def of_training(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows (run, capture, step) of `without_warm_up` whose steps run gradients, where any do:
+    who looks at forward and backward passes means those."""
+    rows = without_warm_up(con, rows)
+    forward = forward_steps(con).explode("steps").select("run", "capture", step="steps")
+    rest = rows.join(forward, on=["run", "capture", "step"], how="anti", nulls_equal=True)
     return rest if rest.height else rows
 
 

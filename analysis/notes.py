@@ -10,6 +10,7 @@ import polars as pl
 
 from npuscope.messages import Message, join
 
+from .means import forward_steps
 from .memo import memoize
 from .metric import sql_text
 from .scope import ALL, Scope
@@ -37,7 +38,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     selected = _all(con, _SELECTED)
     unfollowed = _all(con, sql_text("unfollowed_steps.sql"))
     apart = _all(con, sql_text("apart_steps.sql"))
-    forward = _all(con, sql_text("forward_steps.sql"))
+    forward = forward_steps(con)
     warm = _all(con, "from job_steps where is_warm_up order by run, capture, step")
     found: list[str] = []
     for one in facts.to_dicts():
@@ -201,8 +202,9 @@ def _apart(apart: pl.DataFrame) -> Iterable[str]:
 def _forward(forward: pl.DataFrame) -> Iterable[str]:
     for one in forward.to_dicts():
         yield Message(
-            "steps without gradients, as of an evaluation: {steps}. Means count them like the"
-            " others: `--step {other}` looks at one of those alone.",
+            "steps without gradients, as of an evaluation: {steps}. Means of passes of the pipeline"
+            " leave them out; all other means count them like the others: `--step {other}` looks at"
+            " one of those alone.",
             steps=numbers(one["steps"]),
             other=one["others"][-1],
         )

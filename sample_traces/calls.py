@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from npuscope.analysis.pipeline.schedules import Pass
 
 from . import kernels as k
 from .faults import plant
-from .job import Group, Job
+from .job import Group, Job, copy_of, order, place_layers
 
 COMPUTE_STREAM, SIDE_STREAM = 2, 3
 # One stream for each communicator of a rank.
@@ -118,6 +119,29 @@ class Draft:
     blocks: dict[tuple[object, ...], list[int]] = field(default_factory=dict)  # by half, in use
     free: list[int] = field(default_factory=list)  # blocks that are so as of the next kernel
     unreduced: int = 0  # layers whose gradients are still to be reduced
+
+
+class Place(NamedTuple):
+    """Where a chunk stands on the way forward: the stages before and after it (None: none, or the
+    same stage), whether it is first or last, and its layers."""
+
+    before: int | None
+    after: int | None
+    is_first: bool
+    is_last: bool
+    layers: list[int]
+
+
+def place_of(d: Draft, chunk: int) -> Place:
+    own = d.place["pp"]
+    route = order(d.job).routes[copy_of(d.job, own, chunk)]
+    at = route.index((own, chunk))
+    before = route[at - 1][0] if at else own
+    after = route[at + 1][0] if at + 1 < len(route) else own
+    return Place(
+        None if before == own else before, None if after == own else after,
+        at == 0, at == len(route) - 1, list(place_layers(d.job, at)),
+    )  # fmt: skip
 
 
 def link(job: Job, rank: int, other: int) -> str:

@@ -56,7 +56,8 @@ class Job:
     beside communication of their rank that moves bytes run `contention` times as long; with
     `hierarchical`, all-to-alls over hosts go to one rank of each host first, then on within it; the
     host takes `between_steps_ns` before each step; with `skips_norm`, it reads no norm of gradients
-    and launches steps ahead of the device without waiting for it.
+    and launches steps ahead of the device without waiting for it. Steps that are multiples of
+    `evaluate_every` run forwards alone, and the host reads their loss.
 
     What operators can suffer from: the projection of attention is `odd_columns` wider than it
     should be, and its products take `odd_factor` as long; kernels of type `split_kernel` run in
@@ -150,6 +151,7 @@ class Job:
     far_share: float = 0.0
     far_factor: float = 1.8
     skips_norm: bool = False
+    evaluate_every: int = 0
 
     def __post_init__(self) -> None:
         try:
@@ -222,6 +224,10 @@ class Job:
         stay = (time_ns - self.start_ns) // STAY_NS
         return _chance(f"{self.seed}/far/{rank}/{stay}") < self.far_share
 
+    def evaluates(self, step: int) -> bool:
+        """Whether a step runs forwards alone."""
+        return bool(self.evaluate_every) and step % self.evaluate_every == 0
+
     def host_slowness(self, rank: int) -> float:
         return self.slow_host_factor if self.host(rank) == self.slow_host else 1.0
 
@@ -251,7 +257,7 @@ _WRONG = (
     "odd_columns", "odd_factor", "split_kernel", "split_into", "converted_kernel", "ai_cpu_kernel",
     "ai_cpu_factor", "unfused_kernel",
     "item_in_layers", "gc_every", "gc_ns", "data_wait_ns", "far_share", "far_factor",
-    "skips_norm",
+    "skips_norm", "evaluate_every",
 )  # fmt: skip
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Generator
-from typing import NamedTuple
 
 from npuscope.analysis.pipeline.schedules import Pass
 
@@ -31,6 +30,7 @@ from .calls import (
     exchange,
     held_by,
     peer_to_peer,
+    place_of,
 )
 from .job import (
     HALVES,
@@ -41,7 +41,6 @@ from .job import (
     is_recomputed,
     local_experts,
     order,
-    place_layers,
     routed_tokens,
 )
 
@@ -71,6 +70,8 @@ def _step(d: Draft) -> None:
     head = compute(d, zero, even=True)
     add(d, CopyCall("MEMCPY_ASYNC", COMPUTE_STREAM, 21_340, ()))
     entries = order(job).orders[d.place["pp"]]
+    if job.evaluates(d.step):
+        entries = tuple((one,) for entry in entries for one in entry if one.kind == "F")
     warm_up = min(job.pp - d.place["pp"] - 1, job.micro_batches)
     is_paired = job.paired_transfers and job.schedule == "1f1b"
     for at, entry in enumerate(entries):
@@ -78,35 +79,16 @@ def _step(d: Draft) -> None:
         turns = following == ("BW" if entry[0].kind == "F" else "F")
         exchanges = is_paired and at >= warm_up and turns
         _take_turns(d, [(one, _pass(d, one, head, exchanges=exchanges)) for one in entry])
-    _finish(d)
+    if job.evaluates(d.step):
+        add(d, Sync(d.last, "aten::item"))
+        add(d, StepMark(d.step, False))
+    else:
+        _finish(d)
 
 
 # Parts of a pass: it yields where it could let another one run, True before it ends with a send.
 Parts = Generator[bool, None, None]
 Within = Generator[bool, None, tuple[int, ...]]
-
-
-class Place(NamedTuple):
-    """Where a chunk stands on the way forward: the stages before and after it (None: none, or the
-    same stage), whether it is first or last, and its layers."""
-
-    before: int | None
-    after: int | None
-    is_first: bool
-    is_last: bool
-    layers: list[int]
-
-
-def _place(d: Draft, chunk: int) -> Place:
-    own = d.place["pp"]
-    route = order(d.job).routes[copy_of(d.job, own, chunk)]
-    at = route.index((own, chunk))
-    before = route[at - 1][0] if at else own
-    after = route[at + 1][0] if at + 1 < len(route) else own
-    return Place(
-        None if before == own else before, None if after == own else after,
-        at == 0, at == len(route) - 1, list(place_layers(d.job, at)),
-    )  # fmt: skip
 
 
 def _number(d: Draft, one: Pass) -> int:
@@ -167,7 +149,7 @@ def _send(d: Draft, target: int, *, backward: bool, exchanges: bool) -> None:
 
 def _forward(d: Draft, one: Pass, head: int, *, exchanges: bool) -> Parts:
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
-    place, micro_batch = _place(d, one.chunk), _number(d, one)
+    place, micro_batch = place_of(d, one.chunk), _number(d, one)
     after: tuple[int, ...] = ()
     if place.before is not None:
         after = (_receive(d, place.before, backward=False),)
@@ -283,7 +265,7 @@ def _experts_forward(d: Draft, micro_batch: int, layer: int) -> Parts:
 def _backward(d: Draft, one: Pass, *, exchanges: bool) -> Parts:
     """Layers in reverse; a pass for inputs alone leaves the gradients of weights to another."""
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
-    place, is_whole = _place(d, one.chunk), one.kind == "BW"
+    place, is_whole = place_of(d, one.chunk), one.kind == "BW"
     after: tuple[int, ...] = ()
     if place.after is not None:
         after = (_receive(d, place.after, backward=True),)
@@ -369,7 +351,7 @@ def _release(d: Draft, layer: int, half: str) -> None:
 def _weights(d: Draft, one: Pass) -> Parts:
     """The gradients of weights that a pass for inputs left."""
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
-    layers = list(reversed(_place(d, one.chunk).layers))
+    layers = list(reversed(place_of(d, one.chunk).layers))
     for position, layer in enumerate(layers):
         if not job.experts:
             for inner, columns in ((hidden, job.ffn // job.tp), (job.ffn // job.tp, hidden)):

@@ -5,7 +5,7 @@ Who reads a kept answer needs none of what recognises passes: that is loaded whe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -14,7 +14,6 @@ import polars as pl
 from npuscope.errors import CannotAnswer, TraceNotFound
 from npuscope.messages import Message
 
-from ..means import without_warm_up
 from ..memo import memoize
 from ..parts import is_told
 from ..query import rows
@@ -62,15 +61,6 @@ def recognise(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Pipelin
         raise TraceNotFound(told) from error
 
 
-def _usual(con: duckdb.DuckDBPyConnection, found: Pipeline) -> Pipeline:
-    """The same without warm-up steps, as other means."""
-    passes = without_warm_up(con, found.passes)
-    left_out = {*found.passes["step"].unique()} - {*passes["step"].unique()}
-    lanes = found.lanes.filter(~pl.col("step").is_in([*left_out]))
-    work = found.work.join(lanes, on="lane", how="semi", maintain_order="left")
-    return replace(found, passes=passes, lanes=lanes, work=work) if left_out else found
-
-
 @memoize
 def pipeline_answer(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Answer:
     """Of one capture; `con` has its ranks compared. Raises TraceNotFound without
@@ -79,7 +69,7 @@ def pipeline_answer(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> A
     from .phases import pipeline_masking, pipeline_phases
     from .stage_parts import pipeline_stages
 
-    found = _usual(con, recognise(con, run, capture))
+    found = recognise(con, run, capture)
     notes = pipeline_notes(found)
     bubbles = None
     if found.stages > 1:

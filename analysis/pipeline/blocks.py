@@ -89,7 +89,7 @@ def what_ran(con: duckdb.DuckDBPyConnection, scope: Scope) -> Answer:
 def pipeline_blocks(job: Ready, asked: OrderRequest | None, column: int) -> pl.DataFrame:
     """The rows of the metric."""
     found = job.measured
-    # All steps count for the usual times here, warm-up too, as for `pipeline_bubbles`.
+    # Without hosts and replicas, as for `pipeline_bubbles`.
     every = measure_passes(job.pipeline.passes, found.made.schedule)
     places = [*zip(every.steps, every.ranks, strict=True)]
     own = places.index((found.steps[column], found.ranks[column]))

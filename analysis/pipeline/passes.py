@@ -14,6 +14,7 @@ import duckdb
 import numpy as np
 import polars as pl
 
+from ..means import of_training
 from ..memo import latest
 from ..ranks.stages import rank_stages
 from ..replay.beside import covering
@@ -33,7 +34,8 @@ class Pipeline:
 
     stages: of the whole job, of which `seen` were captured. basis: what tells directions.
     work: of kernels and communication in the order of their program: at (position in `ops`), lane,
-    direction (F, B, W), piece (which of the lane's passes of that direction; NULL: none).
+    direction (F, B, W), piece (which of the lane's passes of that direction; NULL: none); of all
+    steps. passes, lanes: of the steps that means of training are over.
     """
 
     run: str
@@ -88,6 +90,8 @@ def pipeline(
     kernels, transfers = _in_order(kernels, transfers)
     kernels = with_directions(kernels)
     kept = cut(kernels, transfers, lanes)
+    lanes = of_training(con, lanes.with_columns(run=pl.lit(run), capture=pl.lit(capture)))
+    lanes = lanes.drop("run", "capture").sort("lane")
     pieces = _pieces(kept)
     told = {*kernels["basis"].unique().to_list()}
     basis = next(one for one in ("marks", "operators", "names") if one in told or one == "names")

@@ -217,10 +217,11 @@ def pipeline_masking(found: Pipeline) -> pl.DataFrame:
     kinds = _kinds(found)
     direction = np.full(len(ops.rank), "", dtype="<U1")
     direction[found.work["at"].to_numpy()] = found.work["direction"].fill_null("").to_numpy()
-    is_forward = direction == "F"
+    # Kernels outside of all steps have no direction.
+    ways = [(direction != "") & (direction != "F"), direction == "F"]
     kernels = ~ops.is_communication
     computing = _union(found, kernels)
-    of_way = [_union(found, kernels & (is_forward == is_other)) for is_other in (False, True)]
+    of_way = [_union(found, kernels & way) for way in ways]
     places = ["run", "capture", "stage", "phase"]
     parts = []
     for kind in [*sorted({*kinds.tolist()} - {""}), "all"]:
@@ -229,10 +230,8 @@ def pipeline_masking(found: Pipeline) -> pl.DataFrame:
         either = _union(found, chosen | kernels).within(rank, start, end)
         masked = total + computing.within(rank, start, end) - either
         other = np.zeros_like(total)
-        for way in (False, True):
-            own = chosen & (is_forward == way) & (direction != "")
-            its = own | (kernels & (is_forward != way))
-            of_other = of_way[not way]
+        for way, opposite, of_other in zip(ways, ways[::-1], of_way[::-1], strict=True):
+            own, its = chosen & way, (chosen & way) | (kernels & opposite)
             other += (
                 _union(found, own).within(rank, start, end)
                 + of_other.within(rank, start, end)

@@ -35,7 +35,7 @@ _MOST_TRIES = 32
 _MOST_CHUNKS = 256
 _MOST_CUTS = 256  # of layers, that are executed
 _STEPS = """
-    select step, step_ns, is_warm_up from job_steps where run = ? and capture = ?"""
+    select step, step_ns from job_steps where run = ? and capture = ?"""
 _HOSTS = """
     select rank, coalesce(host_uid, host_name) from ranks
     where run = ? and capture = ? and coalesce(host_uid, host_name) is not null"""
@@ -64,7 +64,7 @@ class Ready:
     factual: the order that ran with the times of its own entries; again_ns: how long it takes by
     column executed as others are, which their passes are held against: what has its place in the
     entries that ran alone is in neither. spans_ns: from the first pass to the last one, by step.
-    step_ns: mean of the job's steps that are no warm-up, with all that is no pass. end_bytes:
+    step_ns: mean of the job's steps that have passes, with all that is no pass. end_bytes:
     memory by stage at the end of a step; empty: unknown.
     """
 
@@ -138,14 +138,11 @@ def ready_in(
             )
         )  # fmt: skip
     chosen = [pipeline.run, pipeline.capture]
-    steps = frame(con, _STEPS, chosen).rows()
-    warm_up = {step for step, _, is_warm_up in steps if is_warm_up}
-    passes = passes.filter(~pl.col("step").is_in(warm_up)) if warm_up else passes
+    lengths = dict(frame(con, _STEPS, chosen).rows())
     hosts = dict(con.execute(_HOSTS, chosen).fetchall())
     together = dict(zip(pipeline.ops.ranks, replicas(pipeline.ops).tolist(), strict=True))
     found = measure_passes(passes, order, hosts, together)
     spans_ns = found.by_step(found.ends_ns.max(axis=0) - found.starts_ns.min(axis=0))
-    lengths = {step: step_ns for step, step_ns, _ in steps}
     known = [lengths.get(step) for step in dict.fromkeys(found.steps)]
     step_ns = float(np.mean([
         float(span) if length is None else max(float(length), float(span))

@@ -104,7 +104,7 @@ def _by_passes(job: CaptureJob, own: Other, change: Change, passes: Ready) -> Ot
             f"{change.word}: with batchSendRecv, {recorded} micro-batches on {stages} stages do not"
             f" show how stages wait for each other in turn: record steps of {least} or more"
         )
-    return execute_order(passes, own, None, int(change.value))
+    return execute_order(job, passes, own, None, int(change.value))
 
 
 def _longest(pipelines: list[Pipeline], step: Picked, micro_batch: Picked) -> Times:

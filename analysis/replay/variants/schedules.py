@@ -26,7 +26,7 @@ def schedule(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change
             )
         )
     refuse_beside(job, own, change)
-    return execute_order(recognise_schedule(con, job), own, change.value, None)
+    return execute_order(job, recognise_schedule(con, job), own, change.value, None)
 
 
 def refuse_beside(job: CaptureJob, own: Other, change: Change) -> None:
@@ -46,10 +46,12 @@ def recognise_schedule(con: duckdb.DuckDBPyConnection, job: CaptureJob) -> Ready
 
 
 def execute_order(
-    measured: Ready, own: Other, name: str | None, micro_batches: int | None
+    job: CaptureJob, measured: Ready, own: Other, name: str | None, micro_batches: int | None
 ) -> Other:
     """Its passes in another order, or in the same one with other micro-batches. Raises CannotAnswer
     where its step is not known."""
+    # Evaluation steps, which the mean step counts, stay as they are.
+    share = min(measured.pipeline.passes["step"].n_unique() / len(job.usual), 1.0)
     rows = pipeline_tries(measured, asked_tries(measured, name, micro_batches))
     predicted, low, high = (rows[f"predicted_{one}_ns"] for one in ("step", "low", "high"))
     if predicted[1] is None:
@@ -62,8 +64,8 @@ def execute_order(
             )
         )
     return replace(
-        own.unsure_by(predicted[1] - low[1], high[1] - predicted[1]),
-        added_ns=round(predicted[1] - predicted[0]),
+        own.unsure_by(share * (predicted[1] - low[1]), share * (high[1] - predicted[1])),
+        added_ns=round(share * (predicted[1] - predicted[0])),
         added_as="schedule" if micro_batches is None else "micro-batches",
         micro_batches=None
         if micro_batches in (None, measured.measured.micro_batches)

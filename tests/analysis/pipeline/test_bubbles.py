@@ -9,16 +9,20 @@ from functools import cache
 import polars as pl
 import pytest
 
-from npuscope.analysis.pipeline.answer import pipeline_answer
+from npuscope.analysis.pipeline.answer import pipeline_answer, recognise
 from npuscope.analysis.pipeline.bubbles import CAUSES, pipeline_bubbles, rank_bubbles
 from npuscope.analysis.pipeline.passes import Pipeline
 from npuscope.analysis.pipeline.schedules import Pass
 from npuscope.analysis.pipeline.stage_parts import pipeline_stages
+from npuscope.analysis.pipeline.tries import asked_tries, pipeline_tries, ready
+from npuscope.analysis.replay.captures import capture_job
+from npuscope.analysis.scope import Scope
 from npuscope.sample_traces.capture import captures
 from npuscope.sample_traces.generate import Job
 from npuscope.sample_traces.job import order
 from npuscope.sample_traces.truth import passes
 from tests.analysis.pipeline.random_jobs import opened, recognised
+from tests.analysis.replay.replayed_jobs import mean_of
 
 UNEVEN = Job(
     pp=4, dp=1, ep=1, layers=4, micro_batches=6, steps=1, experts=0,
@@ -116,6 +120,25 @@ def test_work_of_stages_by_part() -> None:
     assert [row["head_ns"] for row in untold] == [0, None]
     assert untold[1]["layers_ns"] == rows[1]["layers_ns"] + rows[1]["head_ns"]
     assert untold[0] == rows[0]
+
+
+@pytest.mark.slow
+def test_evaluation_steps_are_in_no_figure_of_passes() -> None:
+    job = Job(pp=2, dp=1, ep=1, layers=2, micro_batches=4, steps=3, memory=False)
+    plain, mixed = opened(job), opened(replace(job, evaluate_every=2))
+    one, other = (pipeline_answer(con, job.name, "planted") for con in (plain, mixed))
+    # Two evaluations beside one step of training: its order has its name.
+    names = ("schedule", "confidence", "micro_batches")
+    assert one.facts.select(names).equals(other.facts.select(names))
+    for name in ("compute_ns", "layers_ns", "embedding_ns", "head_ns"):
+        assert other.stages[name].to_list() == pytest.approx(one.stages[name].to_list(), rel=0.01)
+    passes_of = ready(mixed, recognise(mixed, job.name, "planted"))
+    assert passes_of.measured.steps == (13,)
+    # What a schedule gives is given by that step alone: a third of it by a mean step.
+    row = mean_of(mixed, capture_job(mixed, Scope()), "schedule=gpipe")
+    given = row["predicted_step_ns"] - row["replayed_step_ns"]
+    tries = pipeline_tries(passes_of, asked_tries(passes_of, "gpipe", None))["predicted_step_ns"]
+    assert given == pytest.approx((tries[1] - tries[0]) / 3, abs=1)
 
 
 def test_an_answer_says_what_it_rests_on() -> None:
