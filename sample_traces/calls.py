@@ -133,6 +133,7 @@ class Place(NamedTuple):
 
 
 def place_of(d: Draft, chunk: int) -> Place:
+    """Where the draft's rank has a chunk of its own."""
     own = d.place["pp"]
     route = order(d.job).routes[copy_of(d.job, own, chunk)]
     at = route.index((own, chunk))

@@ -64,9 +64,10 @@ def passes(c: Capture) -> dict[int, list[tuple[Pass, int, int]]]:
 
 def phases(seen: list[tuple[Pass, int, int]]) -> list[int]:
     """Of a stage's passes in a step: its first start, that of its first backward, the end of its
-    last forward (not before), and its last end: between them warm-up, steady phase, cool-down."""
+    last forward (not before), and its last end: between them warm-up, steady phase, cool-down. A
+    step without backwards is warm-up alone."""
     start_ns, end_ns = min(one[1] for one in seen), max(one[2] for one in seen)
-    steady_ns = min(one[1] for one in seen if one[0].kind != "F")
+    steady_ns = min((one[1] for one in seen if one[0].kind != "F"), default=end_ns)
     forward_ns = max(one[2] for one in seen if one[0].kind == "F")
     return [start_ns, steady_ns, max(steady_ns, forward_ns), end_ns]
 

@@ -20,6 +20,7 @@ from npuscope.analysis.experts.load.mean_layers import over_mean
 from npuscope.analysis.experts.plan import plan_frames
 from npuscope.analysis.experts.plan.placement import device_tokens
 from npuscope.analysis.experts.plan.plan_cost import Wish
+from npuscope.analysis.means import without_warm_up
 from npuscope.analysis.scope import Scope
 from npuscope.errors import UsageError
 from npuscope.messages import Message
@@ -98,11 +99,14 @@ def most_uneven(loads: pl.DataFrame, item: Literal["expert", "device"]) -> Messa
                    ratio=f"{most['over_mean']:.2f}")  # fmt: skip
 
 
-def costs(con: duckdb.DuckDBPyConnection, scope: Scope) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Rows and notes of `npuscope experts --by cost`, on a connection compared across ranks."""
+def costs(
+    con: duckdb.DuckDBPyConnection, scope: Scope
+) -> tuple[pl.DataFrame, pl.DataFrame, tuple[str, ...]]:
+    """Rows of `npuscope experts --by cost`, those of them that means are over, and notes, on a
+    connection compared across ranks."""
     tables = loads(con, scope).tables
     rows, notes = cost_rows(con, tables, scope)
-    return rows, tuple(notes)
+    return rows, without_warm_up(con, rows), tuple(notes)
 
 
 def plans(

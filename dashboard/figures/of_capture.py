@@ -280,7 +280,7 @@ def _cost(of: FigureRequest) -> Drawn:
     load = expert_answers.loads(of.con, of.scope)
     if load.tables.load.is_empty():
         return None
-    rows = _of_phase(expert_answers.costs(of.con, of.scope)[0], load)
+    rows = _of_phase(expert_answers.costs(of.con, of.scope)[1], load)
     return None if rows.is_empty() else experts.cost_figure(rows, of.say)
 
 

@@ -13,6 +13,7 @@ import polars as pl
 from npuscope.messages import Message, join
 
 from ...flops.lengths import step_lengths
+from ...means import without_warm_up
 from ...scope import ALL, Scope
 from ...wording import ms
 from ..load.load import ExpertTables
@@ -75,7 +76,8 @@ def cost_rows(
     lengths = step_lengths(con, scope.all_ranks)
     hidden = exposed_ratios(moved, times, tables)
     rows = imbalance_cost(tables, costs, lengths, exchanges.waits(moved, tables), hidden)
-    return rows, cost_notes(costs, rows) + _length_notes(rows, lengths) + unseen_notes(tables)
+    notes = cost_notes(costs, without_warm_up(con, rows))
+    return rows, notes + _length_notes(rows, lengths) + unseen_notes(tables)
 
 
 def _length_notes(rows: pl.DataFrame, lengths: pl.DataFrame) -> list[str]:

@@ -5,6 +5,7 @@ from typing import Literal
 import polars as pl
 import streamlit as st
 
+from npuscope.analysis import query
 from npuscope.dashboard.answers import expert_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.finding_cards import verdict_here
@@ -128,15 +129,17 @@ with costing:
     told: tuple[str, ...] = ()
     answer = None
     if known is not None:
-        costs, told = of_phase(known[0]), known[1]
+        costs, told = of_phase(known[0]), known[2]
         if costs.is_empty():
             page.empty("The cost of the imbalance is unknown here.", *told[:1])
             item: Literal["expert", "device"] = "expert" if load.is_of_experts else "device"
             loads = of_phase(load.experts if load.is_of_experts else load.devices)
             answer = answers.most_uneven(loads, item)
         else:
-            page.figure(figures.cost_figure(costs, say), key="cost")
+            page.figure(figures.cost_figure(of_phase(known[1]), say), key="cost")
             page.table(costs, name="experts_cost")
 
 verdict_here(page, slot, answer)
-page.notes([*load.notes, *told, *page.warnings])
+page.notes([
+    *load.notes, *told, *page.frame(query.notes, rank=None, step=None), *page.warnings
+])  # fmt: skip

@@ -3,6 +3,7 @@
 import polars as pl
 import streamlit as st
 
+from npuscope.analysis import query
 from npuscope.analysis.pipeline.blocks import pipeline_view, what_ran
 from npuscope.analysis.pipeline.schedules import ANY_CHUNKS, SCHEDULES
 from npuscope.analysis.pipeline.tries_notes import work_notes
@@ -62,7 +63,7 @@ def _tell_what_ran() -> None:
         page.table(found.phases, name="pipeline_phases", title="Phases of the pipeline")
         page.table(found.masking, name="pipeline_masking", title="Masking by phase")
         page.table(found.stages, name="pipeline_stages", title="Work of pipeline stages")
-        page.notes(found.notes)
+        page.notes([*found.notes, *page.frame(query.notes, rank=None, step=None)])
 
 
 told = None
@@ -117,4 +118,4 @@ page.table(
     name="pipeline_tries",
     title="What ran, and what would run",
 )
-page.notes(told.notes)
+page.notes([*told.notes, *page.frame(query.notes, rank=None, step=None), *page.warnings])

@@ -109,18 +109,22 @@ def experts(
         tables, notes = dump
         show_rows(tables, notes, routed=_sent_tokens(None, tables, model, top_k, tokens_per_step))
         return
+    from npuscope.analysis import query
     from npuscope.analysis.experts.load.load import expert_rows
 
     with asked.tables(need_steps=False) as (data, chosen):
         tables = expert_rows(data.con, chosen)
         notes = list(data.warnings)
-        if tables.load.is_empty():
+        is_by_trace = tables.load.is_empty()
+        if is_by_trace:
             needs_experts = by not in ("device", "node", "cost")
             _require_load(asked, data, chosen, needs_experts=needs_experts)
             from npuscope.analysis.experts.load.from_trace import device_loads
 
             tables, told = device_loads(data.con, tables, chosen.all_ranks)
             notes += told
+        if is_by_trace or by == "cost":
+            notes = query.notes(data.con, chosen) + notes
         if by == "cost":
             _cost(asked, data, tables, notes, chosen, top=top)
             return
@@ -310,14 +314,12 @@ def _cost(
     top: int | None,
 ) -> None:
     """What imbalance costs in each layer; `top`: the costliest of each step."""
-    from npuscope.analysis import query
     from npuscope.analysis.experts.cost.cost_answer import cost_rows
     from npuscope.analysis.experts.load.load_rows import largest
     from npuscope.profile import compare_ranks
 
     compare_ranks(data)
     rows, notes = cost_rows(data.con, tables, scope)
-    notes += query.notes(data.con, scope)
     notes += told
     rows = largest(rows, "excess_ns", top)
     asked.answer("experts_cost", rows, notes, _table("cost"))

@@ -19,6 +19,7 @@ from npuscope.commands.command import (
     Request,
     Run,
     Store,
+    notes_of,
     say_notes,
     source_of,
 )
@@ -168,7 +169,7 @@ def _answer(asked: Request) -> None:
     with asked.tables() as (data, scope):
         compare_ranks(data)
         found = pipeline_answer(data.con, *one_capture(data.con, scope))
-        notes = found.notes + data.warnings
+        notes = found.notes + notes_of(data, scope)
         if asked.json:
             told = answer_rows(found)
             print_json("pipeline_phases", told.pop("phases"), notes, **told)
@@ -209,7 +210,7 @@ def _tries(
             job, words, micro_batches, files, places_layers=places_layers, limit_bytes=limit_bytes
         )
         found = pipeline_tries(job, tries)
-        notes = left_out + work_notes(found) + tries_notes(job, tries) + data.warnings
+        notes = left_out + work_notes(found) + tries_notes(job, tries) + notes_of(data, scope)
         asked.answer("pipeline_tries", found, notes, tries_table)
 
 

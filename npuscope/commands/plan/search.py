@@ -17,6 +17,7 @@ from npuscope.commands.command import (
     Request,
     Run,
     leave_where_partial,
+    notes_of,
     say_notes,
     source_of,
 )
@@ -277,6 +278,6 @@ def _measured_plan(
         job = planning.plannable(data.con, recognise(data.con, *one_capture(data.con, scope)))
         found = planning.measured_plan(job, budget_bytes, default_constants(), swaps=swaps)
         asked.answer(
-            "measured_memory_plan", found, planning.plan_notes(found) + data.warnings,
+            "measured_memory_plan", found, planning.plan_notes(found) + notes_of(data, scope),
             measured_plan_table,
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -95,3 +96,15 @@ def test_a_pipeline_loses_between_its_stages() -> None:
     _, (first, last), _ = figures(job)
     least, most = sorted((first["excess_ns"], last["excess_ns"]))
     assert least < lost_ns(job) < most + least / job.micro_batches
+
+
+def test_a_warm_up_step_is_in_no_mean() -> None:
+    job = Job(layers=1, pp=1, dp=2, ep=2, experts=4, micro_batches=1, steps=5, memory=False)
+    plain, paused = (figures(one) for one in (job, replace(job, gc_every=12, gc_ns=50_000_000)))
+    assert paused[0] > 1.2 * plain[0]
+
+    def share(notes: list[str]) -> float:
+        (told,) = re.findall(r"of a step, ([\d.]+) % of it", notes[0])
+        return float(told)
+
+    assert share(paused[2]) == pytest.approx(share(plain[2]), rel=0.03)
