@@ -15,7 +15,7 @@ from npuscope.analysis.experts.load import load_rows
 from npuscope.analysis.experts.load.counted_ranks import require_all_ranks
 from npuscope.analysis.experts.load.from_trace import trace_load
 from npuscope.analysis.experts.load.load import ExpertTables, expert_rows, with_trace
-from npuscope.analysis.experts.load.load_notes import load_notes
+from npuscope.analysis.experts.load.load_notes import load_notes, trace_notes
 from npuscope.analysis.experts.load.mean_layers import over_mean
 from npuscope.analysis.experts.plan import plan_frames
 from npuscope.analysis.experts.plan.placement import device_tokens
@@ -57,15 +57,7 @@ def loads(con: duckdb.DuckDBPyConnection, scope: Scope) -> Load:
     if tables.load.is_empty():
         found = trace_load(con, scope.all_ranks)
         tables = with_trace(tables, found.rows)
-        told = [*found.notes]
-        if not tables.load.is_empty():
-            told.insert(
-                0,
-                (
-                    "no expert load here: tokens per device are taken from kernel shapes in"
-                    " the trace"
-                ),
-            )
+        told = trace_notes(found, tables)
     experts = load_rows.by_expert(tables)
     devices = load_rows.by_device(tables)
     notes = [

@@ -34,12 +34,13 @@ import polars as pl
 
 from npuscope.collector.readers.expert_load.load_frames import few_numbers
 from npuscope.errors import TraceNotFound
-from npuscope.messages import Message
+from npuscope.messages import Message, join
 
 from ...flops.kernels.shapes import Tensor, tensors
 from ...scope import ALL, Scope
 from ...views import frame, open_views
 from .load import ExpertTables, with_trace
+from .load_notes import trace_notes
 
 SCHEMA: dict[str, type[pl.DataType]] = {
     "run": pl.String, "capture": pl.String, "rank": pl.Int32, "step": pl.Int64, "layer": pl.Int32,
@@ -136,13 +137,10 @@ def device_loads(
     TraceNotFound where these do not tell."""
     found = trace_load(con, scope)
     held = with_trace(tables, found.rows)
+    notes = trace_notes(found, held)
     if held.load.is_empty():
-        told = ("there is no expert load here, and kernels do not show token counts", *found.notes)
-        raise TraceNotFound("; ".join(told))
-    return held, [
-        ("no expert load here: tokens per device are taken from kernel shapes in the trace"),
-        *found.notes,
-    ]
+        raise TraceNotFound(join((Message("there is no expert load here"), *notes), "; "))
+    return held, notes
 
 
 def is_short_enough(

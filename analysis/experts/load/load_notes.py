@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -10,6 +11,10 @@ from npuscope.messages import Message
 
 from ...wording import numbers
 from .imbalance import PLACE, expert_loads
+
+if TYPE_CHECKING:
+    from .from_trace import DeviceLoad
+    from .load import ExpertTables
 
 # Expert 0 with more than this many times the tokens of any other, in most layers, is padding.
 PADDED_ABOVE = 2.0
@@ -176,5 +181,39 @@ def _apart(rows: pl.DataFrame) -> list[str]:
             "largest is used",
             count=apart.height,
             all=between.height,
+        )
+    ]
+
+
+def trace_notes(found: DeviceLoad, held: ExpertTables) -> list[str]:
+    """Notes on the load of devices that `with_trace` made of what the trace tells, or what lacks
+    where it made none."""
+    if not held.load.is_empty():
+        return [
+            Message(
+                "no expert load here: tokens per device are taken from kernel shapes in the trace"
+            ),
+            *found.notes,
+        ]
+    if found.rows.is_empty():
+        return [Message("kernels do not show token counts"), *found.notes]
+    if held.ranks["device"].null_count() == held.ranks.height:
+        return [
+            Message(
+                "the trace tells the tokens of each rank, but not which ranks share experts: no"
+                " expert-parallel groups were recorded. The profiler of torch_npu or MindSpore"
+                " records them, the msprof command does not; the training hook"
+                " (tokens_per_expert/rank*.jsonl) needs none"
+            )
+        ]
+    why = Message("grouped matmuls have no shapes, which NPUs record from profiler_level Level1 on")
+    if "grouped_matmul" in found.rows["basis"]:
+        why = Message("the order of grouped matmuls does not tell, as in a step without backward")
+    return [
+        Message(
+            "the trace tells the tokens of each rank, but not of which layers ({why}); ranks of"
+            " other pipeline stages have other layers, so that devices are not compared. The"
+            " training hook (tokens_per_expert/rank*.jsonl) counts tokens by layer",
+            why=why,
         )
     ]

@@ -16,12 +16,15 @@ from npuscope.analysis.experts.load.from_trace import (
     Call,
     DeviceLoad,
     call_of,
+    device_loads,
     step_load,
     trace_load,
 )
+from npuscope.analysis.experts.load.load import expert_rows
 from npuscope.analysis.scope import Scope
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
+from npuscope.errors import TraceNotFound
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job, coordinates, local_experts
 from npuscope.sample_traces.truth import expert_load
@@ -122,6 +125,16 @@ def test_bytes_of_all_to_alls_tell_it_where_shapes_do_not(con: Any) -> None:
         got[key] = got.get(key, 0) + tokens
     assert got == truth
     assert f"{2 * job.hidden} bytes a token" in found.notes[0]
+    # Of two stages layers are missing, without groups devices, too: what would tell is said.
+    with pytest.raises(TraceNotFound, match=r"no shapes, which NPUs record from .* Level1"):
+        device_loads(con, expert_rows(con), Scope())
+    con.execute("delete from groups")
+    with pytest.raises(TraceNotFound, match="kernels do not show token counts"):
+        device_loads(con, expert_rows(con), Scope())
+    con.execute("delete from kernels")
+    planted(job, con, "kernels")
+    with pytest.raises(TraceNotFound, match="no expert-parallel groups were recorded"):
+        device_loads(con, expert_rows(con), Scope())
 
 
 def test_no_experts_no_rows(con: Any) -> None:
