@@ -153,8 +153,8 @@ def health_bounds(steps: pl.DataFrame, cards: Cards | None = None) -> pl.DataFra
     now_ns, generation_ns = sum(durations.values()), durations.get("generation", 0)
     is_split = cards is not None and cards.generating is not None
     told = steps.drop_nulls(["other_ns", "step_ns"])
-    rate = (told["tokens_per_second"] * told["step_ns"]).mean()
-    tokens = float(rate) if isinstance(rate, float) else None
+    rates = _rated(told)
+    tokens = _job_rate(rates) * now_ns if rates.height else None
     rows: list[tuple[str, int | None, int]] = [("now", None, now_ns)]
     tail_ns = _mean_tail_ns(told)
     if tail_ns is not None:  # else nobody knows how long cards wait
@@ -184,9 +184,10 @@ _BOUNDS = {
 # metric: health_scaling
 # How linear does the job scale over supernodes?
 #
-# The rate of each log is its mean tokens per second over steps; the smallest is what the others are
-# held against. Linearity is the rate over what as many times the smallest would give; its 95 %
-# interval is Welch's, of the logarithms of steps, which are taken as independent.
+# The rate of each log is its tokens over the time of its steps, as in health_bounds; the smallest
+# is what the others are held against. Linearity is the rate over what as many times the smallest
+# would give; its 95 % interval is Welch's, of how far each step's tokens are from what the rate
+# gives in its time; steps are taken as independent.
 #
 # title: Scaling
 # meaning: Tokens per second over supernodes, of each of them, and how linear that is.
@@ -199,13 +200,13 @@ _BOUNDS = {
 #   linear_share       double  speedup over how many times the supernodes are
 #   low                double  95 % interval of it, from; NULL: of one step nothing is known
 #   high               double  to
-def health_scaling(rates: Mapping[int, pl.Series]) -> pl.DataFrame:
-    """The rows of the metric, of tokens per second of steps by number of supernodes.
+def health_scaling(logs: Mapping[int, pl.DataFrame]) -> pl.DataFrame:
+    """The rows of the metric, of steps by number of supernodes.
 
     Raises UsageError for a log without tokens per second.
     """
     rows = []
-    known = {count: told.drop_nulls() for count, told in sorted(rates.items())}
+    known = {count: _rated(steps) for count, steps in sorted(logs.items())}
     for count, told in known.items():
         if told.is_empty():
             raise UsageError(
@@ -218,7 +219,7 @@ def health_scaling(rates: Mapping[int, pl.Series]) -> pl.DataFrame:
     least, *_ = known
     base = known[least]
     for count, told in known.items():
-        rate, smallest = _mean(told), _mean(base)
+        rate, smallest = _job_rate(told), _job_rate(base)
         speedup, times = rate / smallest, count / least
         half = _half_width(told, base) if count != least else None
         share = speedup / times
@@ -237,18 +238,27 @@ _SCALING = {
 }  # fmt: skip
 
 
-def _mean(values: pl.Series) -> float:
-    return float(values.sum()) / len(values)
+def _rated(steps: pl.DataFrame) -> pl.DataFrame:
+    """Steps that tell a rate: tokens, time. Where not all tell their time, all count alike."""
+    told = steps.drop_nulls("tokens_per_second")
+    time = pl.lit(1.0) if told["step_ns"].null_count() else pl.col("step_ns").cast(pl.Float64)
+    return told.select(tokens=pl.col("tokens_per_second") * time, time=time)
 
 
-def _half_width(ours: pl.Series, theirs: pl.Series) -> float | None:
-    """Of the interval of a difference of means of logarithms, by Welch."""
+def _job_rate(steps: pl.DataFrame) -> float:
+    """Tokens over time, so that long steps count as long as they take."""
+    return float(steps["tokens"].sum()) / float(steps["time"].sum())
+
+
+def _half_width(ours: pl.DataFrame, theirs: pl.DataFrame) -> float | None:
+    """Of the interval of the logarithm of two rates' ratio, by Welch."""
     if min(len(ours), len(theirs)) < 2:
         return None
     parts = []
     for told in (ours, theirs):
-        spread = told.log().var()
-        parts.append((float(spread) if isinstance(spread, float) else 0.0) / len(told))
+        off = told["tokens"] - _job_rate(told) * told["time"]
+        spread = len(told) / (len(told) - 1) * float((off**2).sum())
+        parts.append(spread / float(told["tokens"].sum()) ** 2)
     total = sum(parts)
     if not total:
         return 0.0

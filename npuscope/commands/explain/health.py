@@ -198,9 +198,9 @@ def _post_training(
         "bounds": rl.health_bounds(found.steps, used),
         "heads": found.heads,
     }
-    rates = {count: one.steps["tokens_per_second"] for count, one in logs.items()}
-    if len(rates) > 1 or (1 not in rates and rates[min(rates)].count()):
-        told["scaling"] = rl.health_scaling(rates)
+    steps = {count: one.steps for count, one in logs.items()}
+    if len(steps) > 1 or (1 not in steps and steps[min(steps)]["tokens_per_second"].count()):
+        told["scaling"] = rl.health_scaling(steps)
     return told
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,11 @@ def rl_steps(count: int = 1, **seconds: float) -> pl.DataFrame:
     return of(range(count), **told).steps
 
 
+def rated(rates: Sequence[float | None], time_ns: int = 1) -> pl.DataFrame:
+    told = pl.Series("tokens_per_second", rates, dtype=pl.Float64)
+    return told.to_frame().with_columns(step_ns=pl.lit(time_ns, pl.Int64))
+
+
 def bounds(steps: pl.DataFrame, cards: Cards | None = None) -> dict[Any, dict[str, Any]]:
     rows = health_bounds(steps, cards).to_dicts()
     return {row["stale_count"] or row["case"]: row for row in rows}
@@ -36,8 +42,8 @@ def bounds(steps: pl.DataFrame, cards: Cards | None = None) -> dict[Any, dict[st
 
 def test_published_rates_and_linearity() -> None:
     """14.0k, 25.0k fused and 35.0k stale tokens/s of a supernode; 127k of four."""
-    rates = {1: pl.Series([35.0e3]), 4: pl.Series([127.0e3])}
-    last = health_scaling(rates).row(1, named=True)
+    logs = {1: rated([35.0e3]), 4: rated([127.0e3])}
+    last = health_scaling(logs).row(1, named=True)
     assert round(last["linear_share"], 3) == 0.907
     assert last["supernode_tokens_per_s"] == 31_750
     # Rates of one supernode: steps whose tokens stay the same.
@@ -144,14 +150,23 @@ def test_linearity_has_an_interval_that_covers() -> None:
     covered = 0
     for _ in range(200):
         logs = {
-            n: pl.Series(35e3 * n * share * np.exp(0.05 * chance.standard_normal(20)))
+            n: rated((35e3 * n * share * np.exp(0.05 * chance.standard_normal(20))).tolist())
             for n, share in ((1, 1.0), (2, 0.95), (4, 0.907))
         }
         last = health_scaling(logs).row(-1, named=True)
         covered += last["low"] <= 0.907 <= last["high"]
     assert 0.9 <= covered / 200 <= 0.99
     with pytest.raises(UsageError, match="4 supernode"):
-        health_scaling({1: pl.Series([1.0]), 4: pl.Series([None], dtype=pl.Float64)})
+        health_scaling({1: rated([1.0]), 4: rated([None])})
+    # Steps of as many tokens, one three times as long: its rate counts for all of its time.
+    even, uneven = rated([50.0, 50.0], 2), pl.concat([rated([100.0], 1), rated([100.0 / 3], 3)])
+    rows = health_scaling({1: even, 2: uneven})
+    assert rows["tokens_per_second"].to_list() == pytest.approx([50.0, 50.0])
+    now = rl_steps(elapsed_s=1.0, generation_s=0.8, update_actor_s=0.2, step_tokens=100.0)
+    slow = rl_steps(elapsed_s=3.0, generation_s=0.8, update_actor_s=0.2, step_tokens=100.0)
+    both = pl.concat([now, slow])
+    assert bounds(both)["now"]["tokens_per_second"] == pytest.approx(50.0)
+    assert health_scaling({1: both})["tokens_per_second"].to_list() == pytest.approx([50.0])
 
 
 def test_without_the_mean_generation_no_bound_is_told() -> None:
