@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 from scipy.special import betaincinv
 
@@ -22,6 +23,10 @@ _SPIKED = ("grad_norm", "loss")
 _NS = 1e9
 _CONFIDENCE = 0.95
 _OVER = 1.05
+_HOUR_S = 3600.0
+_PRINTED_S, _VARIED = 2.0, 0.02  # times are of whole seconds; what a step's own time is off by,
+_MOST_OFF_S = 10.0  # at most: else a pause of an hour is a clock's as well
+_BACK_S = 600.0  # lines of several ranks are less out of order
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,9 @@ def health(lines: pl.DataFrame, facts: LogFacts) -> Health:
 # How healthy is a training as a whole?
 #
 # Useful is the time of all steps, each once; wall from the first line's time to the last, where
-# lines have times that fit; goodput useful over wall. A line for every ten steps stands for ten.
+# lines have times that fit; goodput useful over wall. An hour by which the clock goes on or back
+# beside what the step itself took, as daylight saving begins or ends, did not pass; where it goes
+# back otherwise, times do not fit. A line for every ten steps stands for ten.
 # Spikes are those of health_events, told per 1,000 steps that could have been one: which have 16
 # with a figure before them.
 #
@@ -157,16 +164,9 @@ def _summary(
 ) -> dict[str, float | int | None]:
     weights = steps["iterations"].to_numpy()
     useful_s = float(steps["step_ns"].fill_null(0).to_numpy() @ weights) / _NS
-    times = lines["at_s"].fill_nan(None)
-    at_s = times.drop_nulls().to_numpy()
-    elapsed_s = lines["elapsed_s"].drop_nulls().to_numpy()
-    wall_s = None
-    # Else the useful time is not all, or of more than these times span.
-    is_timed = len(elapsed_s) == lines.height and None not in (*times.head(1), *times.tail(1))
-    if is_timed and len(at_s) > 1 and at_s.max() > at_s.min():
-        wall_s = float(at_s.max() - at_s.min() + elapsed_s[0] * weights[0])
-        if useful_s > _OVER * wall_s:  # then these times are not of these steps
-            wall_s = None
+    wall_s = _wall_s(lines, float(weights[0]))
+    if wall_s is not None and useful_s > _OVER * wall_s:  # these times are not of these steps
+        wall_s = None
     spikes = found.filter(pl.col("kind") == "spike")["metric"].value_counts(sort=True)
     counts = dict(spikes.iter_rows())
     judged = {name: _count_candidates(steps, name) for name in _SPIKED}
@@ -186,6 +186,30 @@ def _summary(
             for name, told in judged.items()
         },
     }
+
+
+def _wall_s(lines: pl.DataFrame, first_count: float) -> float | None:
+    """From the first line's steps, so many, to the last line, on a clock that is not set; None
+    where lines have no such times."""
+    times = lines["at_s"].fill_nan(None)
+    # Else the useful time is not all, or of more than these times span.
+    if lines["elapsed_s"].null_count() or None in (*times.head(1), *times.tail(1)):
+        return None
+    own_s = pl.Series("own_s", lines["elapsed_s"].to_numpy() * iterations(lines["step"]))
+    told = pl.DataFrame([lines["step"], times, own_s]).drop_nulls("at_s")
+    passed_s = pl.col("at_s").diff()
+    is_next = pl.col("step").diff() > 0
+    near_s = (_PRINTED_S + _VARIED * pl.col("own_s")).clip(upper_bound=_MOST_OFF_S)
+    set_by = (
+        pl.when(is_next & ((passed_s - pl.col("own_s")).abs() - _HOUR_S).abs().le(near_s))
+        .then((passed_s - pl.col("own_s")).sign() * _HOUR_S)
+        .otherwise(0.0)
+    )
+    shown = told.select(pl.col("at_s") - set_by.fill_null(0.0).cum_sum())["at_s"].to_numpy()
+    span_s = float(np.ptp(shown)) if len(shown) else 0.0
+    if not span_s or np.diff(shown).min() < -_BACK_S:
+        return None
+    return span_s + float(lines["elapsed_s"][0]) * first_count
 
 
 def _count_candidates(steps: pl.DataFrame, name: str) -> int:

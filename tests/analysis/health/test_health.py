@@ -322,3 +322,9 @@ def test_what_is_unknown_is_not_made_up() -> None:
     # nobody knows how long they took with what was between them.
     late = of(range(10), elapsed_s=[3.0] * 10, at_s=[None] * 4 + [0.0, 3.0, 6.0, 3606, 3609, 3612])
     assert (late.summary["wall_s"], late.summary["goodput_ratio"]) == (None, None)
+    # An hour forth or back between two steps is the clock's; half an hour forth has passed, and
+    # half an hour back nobody knows what has.
+    for set_s, wall_s in ((0, 400), (3600, 400), (-3600, 400), (1800, 2200), (-1800, None)):
+        at_s = [20.0 * step + (set_s if step > 12 else 0) for step in range(20)]
+        shifted = of(range(20), elapsed_s=[20.0] * 20, at_s=at_s)
+        assert shifted.summary["wall_s"] == wall_s
