@@ -175,6 +175,9 @@ def _forward(d: Draft, one: Pass, head: int, *, exchanges: bool) -> Parts:
         compute(d, k.elementwise("LogSoftmaxV2", rows, job.vocabulary // 16))
         for module in range(job.mtp):
             yield from _further_token(d, micro_batch, job.layers + module)
+    if job.evaluates(d.step):
+        for own in [key for key in d.blocks if key[:2] == one[1:]]:
+            d.free += d.blocks.pop(own)
     yield True
     if place.after is not None:
         _send(d, place.after, backward=False, exchanges=exchanges)
@@ -200,7 +203,7 @@ def _layer_forward(
 ) -> Within:
     for half in halves:
         d.layer, d.half = layer, half
-        d.is_kept = d.is_recomputing or not _again(d, layer, half)
+        d.is_kept = d.is_recomputing or not (_again(d, layer, half) or d.job.evaluates(d.step))
         if half == "attention":
             after = yield from _attention_forward(d, after)
         else:
