@@ -322,7 +322,7 @@ def those_that_go(
 #   schedule             varchar   name of the schedule, or of the file
 #   chunks               bigint    chunks of the model on a device
 #   micro_batches        bigint    how many a step has
-#   measured_step_ns     double    mean of the job's steps that are no warm-up
+#   measured_step_ns     double    mean of the job's steps of training, without warm-up
 #   predicted_step_ns    double    the same under this order; NULL: other copies of the model
 #   predicted_low_ns     double    low end of the range
 #   predicted_high_ns    double    high end of the range

@@ -389,7 +389,7 @@ def longer(
 #   unused_bytes       bigint   what its allocator held unused at that peak; NULL: not recorded
 #   peak_bytes         bigint   most that is allocated with all of the plan
 #   budget_bytes       bigint   what it may be
-#   measured_step_ns   double   mean of the job's steps that are no warm-up
+#   measured_step_ns   double   mean of the job's steps of training, without warm-up
 #   predicted_step_ns  double   the same with the plan of all stages
 #   predicted_low_ns   double   low end of the range
 #   predicted_high_ns  double   high end of the range

@@ -42,6 +42,20 @@ def test_another_rank_may_be_the_fullest_with_a_plan() -> None:
     assert told == pytest.approx(saved_bytes, rel=0.01) and of_one > 1.1 * saved_bytes
 
 
+@pytest.mark.slow
+def test_a_plan_behind_a_warm_up_step_is_that_without_it() -> None:
+    plain, paused = (
+        plannable_of(replace(SMALL, steps=4, gc_every=at, gc_ns=80_000_000)) for at in (0, 12)
+    )
+    assert paused.job.measured.steps == (13, 14, 15)
+    limit_bytes = 0.99 * max(plain.peaks)
+    told = [measured_plan.measured_plan(one, limit_bytes, default_constants(), swaps=False)
+            for one in (plain, paused)]  # fmt: skip
+    plain_ns, paused_ns = (rows["predicted_step_ns"][0] for rows in told)
+    assert "recompute" in told[0]["action"].to_list() and plain_ns > told[0]["measured_step_ns"][0]
+    assert paused_ns == pytest.approx(plain_ns, rel=0.01)
+
+
 def test_what_the_allocator_leaves_unused_is_told_of_the_fullest_rank() -> None:
     con = tables(SMALL)
     answer = pipeline(con, "plan", "planted")
