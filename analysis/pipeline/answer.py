@@ -190,12 +190,24 @@ def pipeline_facts(
     })  # fmt: skip
 
 
+def unmarked_notes(found: Pipeline) -> list[str]:
+    """What figures of a step are, where none is marked."""
+    if found.ops.steps != [None]:
+        return []
+    return [
+        Message(
+            "no step is marked: all that was recorded counts as one, with its micro-batches, its"
+            " length and its bubbles"
+        )
+    ]
+
+
 def pipeline_notes(found: Pipeline) -> list[str]:
     """What recognition rests on, and what it lacks."""
     from .recognition import NONE
 
     named = found.named
-    notes = [_BASIS[found.basis]]
+    notes = [_BASIS[found.basis], *unmarked_notes(found)]
     if named.also:
         notes.append(Message(
             "what was captured fits {others} as well as {name}",

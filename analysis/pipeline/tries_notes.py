@@ -10,6 +10,7 @@ import polars as pl
 from npuscope.messages import Message
 
 from ..wording import ms, percent
+from .answer import unmarked_notes
 from .orders.gradients import makes_weights_apart
 from .tries import OrderRequest, Ready
 
@@ -44,7 +45,8 @@ def tries_notes(job: Ready, asked: Sequence[OrderRequest] = ()) -> list[str]:
         Message(
             "the first row is the order that ran, executed: how far it is from the measured step is"
             " the error of the others"
-        )
+        ),
+        *unmarked_notes(job.pipeline),
     ]
     if job.facts.parts is None:
         notes.append(
