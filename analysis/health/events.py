@@ -161,6 +161,8 @@ def restarts(lines: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     that was lost; `count` steps were done twice, `cost_ns` is what they took at first. `steps`:
     each once, with the iterations that its lines stand for."""
     told = lines.filter(pl.col("step").is_not_null())
+    # Of ranks that log the same step one after the other, one line tells.
+    told = told.filter(pl.col("step").ne_missing(pl.col("step").shift()))
     step = told["step"]
     rows: list[dict[str, int]] = []
     elapsed = told["elapsed_s"].fill_null(0.0).to_numpy()

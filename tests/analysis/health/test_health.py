@@ -206,6 +206,8 @@ def test_a_restart_tells_what_was_lost() -> None:
     assert restart["cost_ns"] == 20_000_000_000
     assert found.summary["useful_s"] == 160
     assert found.summary["goodput_ratio"] == pytest.approx(160 / 180)
+    pairs = [step for step in steps for _ in range(2)]  # two ranks log
+    assert events(of(pairs, elapsed_s=[2.0] * len(pairs)), "restart") == [restart]
     twice = [*range(1, 51), *range(41, 48), *range(44, 60)]
     both = events(of(twice, elapsed_s=[2.0] * len(twice)), "restart")
     assert [(one["step"], one["count"]) for one in both] == [(41, 10), (44, 4)]
