@@ -57,7 +57,7 @@ def loads(con: duckdb.DuckDBPyConnection, scope: Scope) -> Load:
     if tables.load.is_empty():
         found = trace_load(con, scope.all_ranks)
         tables = with_trace(tables, found.rows)
-        told = trace_notes(found, tables)
+        told = trace_notes(found.rows, found.notes, tables)
     experts = load_rows.by_expert(tables)
     devices = load_rows.by_device(tables)
     notes = [

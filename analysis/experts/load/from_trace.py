@@ -137,7 +137,7 @@ def device_loads(
     TraceNotFound where these do not tell."""
     found = trace_load(con, scope)
     held = with_trace(tables, found.rows)
-    notes = trace_notes(found, held)
+    notes = trace_notes(found.rows, found.notes, held)
     if held.load.is_empty():
         raise TraceNotFound(join((Message("there is no expert load here"), *notes), "; "))
     return held, notes

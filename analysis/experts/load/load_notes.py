@@ -13,7 +13,6 @@ from ...wording import numbers
 from .imbalance import PLACE, expert_loads
 
 if TYPE_CHECKING:
-    from .from_trace import DeviceLoad
     from .load import ExpertTables
 
 # Expert 0 with more than this many times the tokens of any other, in most layers, is padding.
@@ -185,18 +184,18 @@ def _apart(rows: pl.DataFrame) -> list[str]:
     ]
 
 
-def trace_notes(found: DeviceLoad, held: ExpertTables) -> list[str]:
-    """Notes on the load of devices that `with_trace` made of what the trace tells, or what lacks
-    where it made none."""
+def trace_notes(rows: pl.DataFrame, told: Sequence[str], held: ExpertTables) -> list[str]:
+    """Notes on the load of devices that `with_trace` made of what the trace tells (`rows` of
+    `DeviceLoad` and its notes), or what lacks where it made none."""
     if not held.load.is_empty():
         return [
             Message(
                 "no expert load here: tokens per device are taken from kernel shapes in the trace"
             ),
-            *found.notes,
+            *told,
         ]
-    if found.rows.is_empty():
-        return [Message("kernels do not show token counts"), *found.notes]
+    if rows.is_empty():
+        return [Message("kernels do not show token counts"), *told]
     if held.ranks["device"].null_count() == held.ranks.height:
         return [
             Message(
@@ -207,7 +206,7 @@ def trace_notes(found: DeviceLoad, held: ExpertTables) -> list[str]:
             )
         ]
     why = Message("grouped matmuls have no shapes, which NPUs record from profiler_level Level1 on")
-    if "grouped_matmul" in found.rows["basis"]:
+    if "grouped_matmul" in rows["basis"]:
         why = Message("the order of grouped matmuls does not tell, as in a step without backward")
     return [
         Message(
