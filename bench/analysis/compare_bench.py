@@ -36,7 +36,7 @@ SEEDS = (1000, 2000, 3000, 4000)
 def side(job: Job) -> Side:
     """What a job's own tables tell."""
     with connect() as con:
-        put(con, canonical_frames(job, tables=TABLES))
+        put(con, canonical_frames(job, tables=TABLES, pipes=False))
         for name in SUMMARIES:  # as a store has them
             con.execute(f'create temp table "{metric(name).view}" as {metric(name).sql}')
         return measure(con, ALL)

@@ -83,7 +83,7 @@ CAUSES: dict[str, tuple[dict[str, Any], Callable[[pl.Expr, pl.Expr, pl.Expr], pl
 @cache
 def side(job: Job, *, in_full: bool = False) -> Side:
     with connect() as con:
-        put(con, canonical_frames(job, tables=TABLES))
+        put(con, canonical_frames(job, tables=TABLES, pipes=False))
         return measure(con, ALL, in_full=in_full)
 
 

@@ -73,7 +73,7 @@ def random_job(number: int) -> Job:
 
 def opened(job: Job) -> duckdb.DuckDBPyConnection:
     """The job in canonical tables, its ranks compared."""
-    return opened_frames(canonical_frames(job, tables=TABLES))
+    return opened_frames(canonical_frames(job, tables=TABLES, pipes=False))
 
 
 def opened_frames(frames: Mapping[str, pl.DataFrame]) -> duckdb.DuckDBPyConnection:

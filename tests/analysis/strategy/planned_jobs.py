@@ -52,7 +52,7 @@ class Replayed:
 
 def tables(job: Job) -> duckdb.DuckDBPyConnection:
     con = connect()
-    put(con, canonical_frames(job, tables=TABLES))
+    put(con, canonical_frames(job, tables=TABLES, pipes=False))
     open_across(None, con)
     open_views(con)
     return con
