@@ -46,7 +46,7 @@ from tests.analysis.replay.replayed_jobs import (
     tables,
     true_step_ns,
 )
-from tests.analysis.tables import connect
+from tests.analysis.tables import connect, keep_summaries
 
 # One rank of eight: what the others do between steps was not captured.
 ALONE = "msprof_timeline_2023"
@@ -237,6 +237,7 @@ def test_with_a_warm_up_step_is_told_what_is_told_without_it() -> None:
     )
     # Of a rank that was read with --steps, kernels of neighbours are there: they are no steps.
     cut.execute("update ranks set kept_steps = [13, 14]")
+    keep_summaries(cut)
     chosen = captures.capture_job(cut, Scope())
     assert chosen.ops.steps == [13, 14]
     assert trace_load(cut).rows["step"].unique().sort().to_list() == [13, 14]
@@ -327,6 +328,7 @@ def test_a_finding_names_the_operator_and_the_line_that_launch_its_kernels() -> 
     con = tables(SMALL)
 
     def moved() -> str:
+        keep_summaries(con)
         return next(one.statement for one in findings(con) if one.name == "data_setting")
 
     ended = " 100.0 % of these types' time is on the critical path."

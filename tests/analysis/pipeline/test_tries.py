@@ -20,14 +20,13 @@ from npuscope.analysis.replay.capture_what_if import whatif_steps
 from npuscope.analysis.replay.captures import capture_job
 from npuscope.analysis.replay.changes import parse_change
 from npuscope.analysis.scope import Scope
-from npuscope.analysis.views import open_views
 from npuscope.analysis.wording import ms
 from npuscope.errors import CannotAnswer, UsageError
 from npuscope.sample_traces.generate import COMMITTED, Job, canonical_frames
 from tests.analysis.pipeline.pipeline_frames import order_text
 from tests.analysis.pipeline.test_placement import every_cut
 from tests.analysis.replay.replayed_jobs import true_step_ns
-from tests.analysis.tables import connect, put
+from tests.analysis.tables import connect, keep_summaries, put
 
 TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks", "launches", "host_ops")
 SMALL = Job(pp=2, dp=2, ep=2, layers=4, micro_batches=4, steps=2, seed=907, memory=False)
@@ -43,8 +42,8 @@ def tables(job: Job, *after: str) -> duckdb.DuckDBPyConnection:
     put(con, canonical_frames(job, tables=TABLES, pipes=False))
     for statement in after:
         con.execute(statement)
+    keep_summaries(con)
     open_across(None, con)
-    open_views(con)
     return con
 
 

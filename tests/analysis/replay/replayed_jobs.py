@@ -17,7 +17,7 @@ from npuscope.analysis.replay.changes import parse_change
 from npuscope.analysis.scope import ALL
 from npuscope.sample_traces.generate import Job, canonical_frames
 from npuscope.sample_traces.truth import step_lengths
-from tests.analysis.tables import connect, put
+from tests.analysis.tables import connect, keep_summaries, put
 
 TABLES = (
     "ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks", "launches", "expert_load",
@@ -40,6 +40,7 @@ def compared(con: duckdb.DuckDBPyConnection, job: Job, *after: str) -> duckdb.Du
     put(con, canonical_frames(job, tables=TABLES, pipes=False))
     for statement in after:
         con.execute(statement)
+    keep_summaries(con)
     open_across(None, con)
     return con
 
