@@ -19,6 +19,7 @@ from bench.measure import arguments, commit, report, table
 from npuscope.analysis.catalog import metric
 from npuscope.analysis.compare.difference import Comparison, compare
 from npuscope.analysis.compare.side import Side, measure
+from npuscope.analysis.memo import remember
 from npuscope.analysis.scope import ALL
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
@@ -39,6 +40,7 @@ def side(job: Job) -> Side:
         put(con, canonical_frames(job, tables=TABLES, pipes=False))
         for name in SUMMARIES:  # as a store has them
             con.execute(f'create temp table "{metric(name).view}" as {metric(name).sql}')
+        remember(con)  # as a command does
         return measure(con, ALL)
 
 
