@@ -328,8 +328,8 @@ def check(target: Path) -> list[Finding]:
 
 
 @pytest.mark.slow
-def test_the_sample_job(opened_sample: Callable[[Path], Path]) -> None:
-    found = check(opened_sample(REPOSITORY / "sample_traces" / "moe_8_ranks"))
+def test_the_sample_job(sample_store: Path) -> None:
+    found = check(sample_store)
     rows: list[dict[str, Any]] = finding_rows(found)
     [moving] = [row for row in rows if row["finding"] == "exposed_communication"]
     assert moving["evidence"][0]["op_type"] == "allToAllV"
