@@ -1,8 +1,10 @@
 # Every target sets up .venv by itself; nothing but Python >= 3.10 with its venv module is needed.
 
 VENV    ?= .venv
-# Tests often wait, for a process, a browser, a server: three keep two cores busy.
+# Tests often wait, for a process, a browser, a server: three keep two cores busy; the long proofs,
+# which wait more, leave a sixth of them idle with three.
 WORKERS ?= 3
+SLOW_WORKERS ?= 4
 SAMPLE  ?= sample_traces/moe_8_ranks
 BENCH   ?=
 FUZZ    ?=
@@ -72,7 +74,7 @@ test: $(READY)  ## everything but the long proofs, in under 4 minutes on 2 cores
 
 # What a file's tests share may take a minute to make: it is made by one worker.
 test-slow: $(READY_SLOW)  ## the long proofs
-	@"$(BIN)/python" -m pytest -n $(WORKERS) --dist loadfile -m slow || test $$? -eq 5  # 5: no test is marked slow
+	@"$(BIN)/python" -m pytest -n $(SLOW_WORKERS) --dist loadfile -m slow || test $$? -eq 5  # 5: no test is marked slow
 
 # Goes on where an interrupted run was. FUZZ="sqlite --count 500" takes less; see tests/prove/fuzz/run.py.
 fuzz: $(READY)  ## 10,000 damaged files for each reader; failures stay below build/fuzz

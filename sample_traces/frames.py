@@ -48,17 +48,18 @@ TABLES = (
 
 @without_collection()
 def canonical_frames(
-    job: Job, *, capture: str = "planted", tables: Collection[str] = TABLES
+    job: Job, *, capture: str = "planted", tables: Collection[str] = TABLES, pipes: bool = True
 ) -> dict[str, pl.DataFrame]:
     """Frames by canonical table, all ranks, keys first: run is the job's name.
 
     Columns that a profile of the job would not fill are null; a table that it would not have, or
-    that is not among `tables`, is left out.
+    that is not among `tables`, is left out. Without `pipes`, what single pipes of a kernel's cores
+    did (`pmu`) is null, too.
     """
     rows: dict[str, list[Row]] = {}
     ranks: dict[str, list[int]] = {}
     for seen in captures(job):
-        for table, found in _tables(seen, tables).items():
+        for table, found in _tables(seen, tables, pipes=pipes).items():
             rows.setdefault(table, []).extend(found)
             ranks.setdefault(table, []).extend([seen.rank] * len(found))
     return {
@@ -102,7 +103,7 @@ def _series(name: str, values: Sequence[object], kind: pl.DataType) -> pl.Series
     return pl.Series(name, lists, dtype=kind)
 
 
-def _tables(c: Capture, wanted: Collection[str]) -> dict[str, list[Row]]:
+def _tables(c: Capture, wanted: Collection[str], *, pipes: bool) -> dict[str, list[Row]]:
     makers: dict[str, Callable[[], list[Row]]] = {
         "ranks": lambda: [_rank(c)],
         "groups": lambda: [_group(c, group) for group in c.groups],
@@ -111,7 +112,7 @@ def _tables(c: Capture, wanted: Collection[str]) -> dict[str, list[Row]]:
                 "step", "window_start_ns", "window_end_ns", "device_start_ns", "device_end_ns")}
             for step in c.steps
         ],
-        "kernels": lambda: _kernels(c),
+        "kernels": lambda: _kernels(c, pipes=pipes),
         "device_tasks": lambda: [
             {"device_id": c.device_id, "stream_id": copy.stream_id, "task_id": copy.task_id,
              "type": copy.name, "start_ns": copy.start_ns, "dur_ns": copy.dur_ns,
@@ -188,8 +189,9 @@ def _group(c: Capture, group: Group) -> Row:
     }
 
 
-def _kernels(c: Capture) -> list[Row]:
+def _kernels(c: Capture, *, pipes: bool) -> list[Row]:
     rows: list[Row] = []
+    frequency_mhz = c.frequency_mhz
     for kernel in c.kernels:
         work = kernel.work
         row: Row = {
@@ -217,17 +219,17 @@ def _kernels(c: Capture) -> list[Row]:
             "output_formats": _formats(work.output_dtypes),
             "connection_id": str(kernel.launch.connection_id),
         }
-        metrics = pmu(work, kernel.dur_ns, c.frequency_mhz)
+        metrics = pmu(work, kernel.dur_ns, frequency_mhz, pipes=pipes)
         if not work.is_compute:
             row |= {n: None for n in row if n.startswith(("input_", "output_"))}
         if metrics is not None:
-            percent = cube_utilization(metrics, kernel.dur_ns, c.frequency_mhz)
+            percent = cube_utilization(metrics, kernel.dur_ns, frequency_mhz)
             row["cube_utilization_ratio"] = percent / 100
             row["aic_time_ns"] = float(metrics.pop("aic_total_time"))
             row["aic_cycles"] = float(metrics.pop("aic_total_cycles"))
             row["aiv_time_ns"] = float(metrics.pop("aiv_total_time"))
             row["aiv_cycles"] = float(metrics.pop("aiv_total_cycles"))
-            row["pmu"] = metrics
+            row["pmu"] = metrics if pipes else None
         rows.append(row)
     return rows
 

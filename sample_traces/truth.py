@@ -5,13 +5,16 @@ Definitions are those of the project's design; nothing here shares code with the
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import pairwise
 
 from npuscope.analysis.pipeline.schedules import Pass
 
-from .calls import COMPUTE_STREAM
-from .capture import Capture, CommOp, Kernel
+from .calls import COMPUTE_STREAM, CopyCall
+from .capture import Capture, CommOp, Kernel, without_collection
 from .job import Job, group_hash, layer_micro_batches, routed_tokens, stage_layers
+from .simulate import run
 
 Interval = tuple[int, int]
 
@@ -45,6 +48,24 @@ def expert_load(job: Job) -> list[tuple[int, int, int, int]]:
                         total = [one + more for one, more in zip(total, tokens, strict=True)]
             rows += [(step, layer, expert, tokens) for expert, tokens in enumerate(total)]
     return rows
+
+
+@without_collection()
+def step_lengths(job: Job) -> list[int]:
+    """Of the whole job, in true time: from a step's latest start over ranks to that of the next,
+    the last one's to its latest end."""
+    starts, ends = dict[int, int](), dict[int, int]()
+    for events, _, windows in run(job).values():
+        begins, own = [window.start_ns for window in windows], dict[int, int]()
+        for event in events:
+            if not isinstance(event.call, CopyCall):
+                at = bisect_right(begins, event.host.operator_start_ns) - 1
+                own[at] = min(own.get(at, event.start_ns), event.start_ns)
+                ends[at] = max(ends.get(at, 0), event.end_ns)
+        for at, start_ns in own.items():
+            starts[at] = max(starts.get(at, 0), start_ns)
+    edges = [*(starts[at] for at in range(job.steps)), ends[job.steps - 1]]
+    return [end_ns - start_ns for start_ns, end_ns in pairwise(edges)]
 
 
 def passes(c: Capture) -> dict[int, list[tuple[Pass, int, int]]]:

@@ -19,6 +19,7 @@ from bench.measure import arguments, commit, report, table
 from npuscope.analysis.catalog import metric
 from npuscope.analysis.compare.difference import Comparison, compare
 from npuscope.analysis.compare.side import Side, measure
+from npuscope.analysis.memo import remember
 from npuscope.analysis.scope import ALL
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
@@ -36,9 +37,10 @@ SEEDS = (1000, 2000, 3000, 4000)
 def side(job: Job) -> Side:
     """What a job's own tables tell."""
     with connect() as con:
-        put(con, canonical_frames(job, tables=TABLES))
+        put(con, canonical_frames(job, tables=TABLES, pipes=False))
         for name in SUMMARIES:  # as a store has them
             con.execute(f'create temp table "{metric(name).view}" as {metric(name).sql}')
+        remember(con)  # as a command does
         return measure(con, ALL)
 
 

@@ -19,8 +19,11 @@ _HIDDEN = ("mac", "mte1")  # of the vector cores: in the database only, always 0
 _OVERHEAD_NS = 2_800
 
 
-def pmu(work: Work, dur_ns: int, frequency_mhz: int) -> dict[str, float] | None:
-    """Metrics by the names of the database, times in ns; None for kernels off the AI cores."""
+def pmu(
+    work: Work, dur_ns: int, frequency_mhz: int, *, pipes: bool = True
+) -> dict[str, float] | None:
+    """Metrics by the names of the database, times in ns; None for kernels off the AI cores. Without
+    `pipes`, those of whole cores alone."""
     if work.core in ("AI_CPU", "DSA_SQE"):
         return None
     busy_ns = max(dur_ns - _OVERHEAD_NS, dur_ns // 2)
@@ -32,13 +35,13 @@ def pmu(work: Work, dur_ns: int, frequency_mhz: int) -> dict[str, float] | None:
         "aic_total_time": cube_ns,
         "aic_total_cycles": _cycles(cube_ns, frequency_mhz, work.block_count),
     }
-    for time, ratio, share in _CUBE_PIPES:
+    for time, ratio, share in _CUBE_PIPES if pipes else ():
         time_ns = found[time] = int(cube_ns * share)
         found[ratio] = round(time_ns / cube_ns, 3) if cube_ns else 0.0
     found["aic_icache_miss_rate"] = 0.002 if on_cube else 0.0
     found["aiv_total_time"] = vector_ns
     found["aiv_total_cycles"] = _cycles(vector_ns, frequency_mhz, vector_blocks)
-    for time, ratio, share in _VECTOR_PIPES:
+    for time, ratio, share in _VECTOR_PIPES if pipes else ():
         time_ns = found[time] = int(vector_ns * share)
         found[ratio] = round(time_ns / vector_ns, 3) if vector_ns else 0.0
     found["aiv_icache_miss_rate"] = 0.013 if on_vector else 0.0

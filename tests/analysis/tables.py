@@ -38,6 +38,14 @@ def put(con: duckdb.DuckDBPyConnection, frames: Mapping[str, pl.DataFrame]) -> N
         con.unregister("_frame")
 
 
+def keep_summaries(con: duckdb.DuckDBPyConnection) -> None:
+    """Put the summaries that most questions read beside the tables, as a store has them: else each
+    question computes them anew, which is most of its time. Again where tables changed since."""
+    for known in map(metric, ("steps", "comm", "kernels")):
+        con.execute(f'create or replace table "_kept_{known.view}" as {known.sql}')
+        con.execute(f'create or replace view "{known.view}" as from "_kept_{known.view}"')
+
+
 def fill(con: duckdb.DuckDBPyConnection, table: str, rows: Iterable[Row]) -> None:
     """Insert rows; `KEYS` where they do not say otherwise."""
     whole = [{**KEYS, **row} for row in rows]

@@ -20,12 +20,15 @@ from npuscope.collector.store import store
 from npuscope.dashboard.locale.language import language_of
 from npuscope.dashboard.terminal.straggler_tables import ranks_table
 from tests.analysis.steps.test_step_parts import JOB, STAGE_0, captured
+from tests.analysis.tables import keep_summaries
 
 chinese = language_of("zh")
 
 
 def found_in(con: duckdb.DuckDBPyConnection, path: Path | None = None) -> list[Finding]:
     with closing(con):
+        if path is None:
+            keep_summaries(con)
         open_across(path, con)
         return findings(con)
 

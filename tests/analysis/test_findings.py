@@ -21,7 +21,6 @@ from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay import captures
 from npuscope.analysis.scope import Scope
 from npuscope.collector.store import store
-from npuscope.profile import Source, bring_up_to_date
 from tests.analysis.findings_page import findings_markdown
 from tests.analysis.tables import Row, answer, connect, fill, kernel, op
 from tests.conftest import REPOSITORY
@@ -277,16 +276,6 @@ def test_none_without_evidence() -> None:
         by_gain([Finding(**{**bare, "evidence": pl.DataFrame()})])
 
 
-@pytest.fixture(scope="module")
-def opened_sample(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
-    def opened(folder: Path) -> Path:
-        target = tmp_path_factory.mktemp("store")
-        bring_up_to_date(Source(folder, store=target, jobs=1))
-        return target
-
-    return opened
-
-
 def check(target: Path) -> list[Finding]:
     """What holds for every list of findings, whatever the job."""
     con = store.open(target)
@@ -328,8 +317,8 @@ def check(target: Path) -> list[Finding]:
 
 
 @pytest.mark.slow
-def test_the_sample_job(opened_sample: Callable[[Path], Path]) -> None:
-    found = check(opened_sample(REPOSITORY / "sample_traces" / "moe_8_ranks"))
+def test_the_sample_job(sample_store: Path) -> None:
+    found = check(sample_store)
     rows: list[dict[str, Any]] = finding_rows(found)
     [moving] = [row for row in rows if row["finding"] == "exposed_communication"]
     assert moving["evidence"][0]["op_type"] == "allToAllV"
@@ -350,8 +339,8 @@ def test_the_sample_job(opened_sample: Callable[[Path], Path]) -> None:
 @pytest.mark.parametrize(
     "name", ["alexnet_ddp_db_level1", "alexnet_ddp_text_level0", "qwen3_pp2_dp2_text_level2"]
 )
-def test_real_profiles(name: str, real_data: Path, opened_sample: Callable[[Path], Path]) -> None:
-    found = check(opened_sample(real_data / name))
+def test_real_profiles(name: str, real_stores: Callable[[str], Path]) -> None:
+    found = check(real_stores(name))
     first = "uncaptured_ranks" if name.startswith("qwen3") else "exposed_communication"
     assert found[0].name == first
     # The host waits for what is on its way anyhow, and loses its lead: little is free meanwhile.

@@ -44,8 +44,9 @@ from tests.analysis.replay.replayed_jobs import (
     mean_of,
     replayed,
     tables,
+    true_step_ns,
 )
-from tests.analysis.tables import connect
+from tests.analysis.tables import connect, keep_summaries
 
 # One rank of eight: what the others do between steps was not captured.
 ALONE = "msprof_timeline_2023"
@@ -70,19 +71,15 @@ def test_where_others_decide_no_gain_is_told(real_stores: Callable[[str], Path])
     assert "not captured" in str(found.no_gain_reason)
 
 
-def step_ns(job: Job) -> float:
-    return float(replayed(job).measured.lengths().mean())
-
-
 def check_first(base: Job, name: str, change: str, **cause: Any) -> None:
     """The first finding names the cause, and what it gains is what the job takes less without."""
     first = findings(tables(replace(base, **cause)))[0]
-    truth_ns = step_ns(replace(base, **cause)) - step_ns(base)
+    truth_ns = true_step_ns(replace(base, **cause)) - true_step_ns(base)
     assert first.name == name and first.changes[0].startswith(change)
     gain_ns, low_ns, high_ns = known(first)
     assert low_ns <= truth_ns <= high_ns
-    assert gain_ns == pytest.approx(truth_ns, abs=0.015 * step_ns(base))
-    assert truth_ns > 0.05 * step_ns(base)
+    assert gain_ns == pytest.approx(truth_ns, abs=0.015 * true_step_ns(base))
+    assert truth_ns > 0.05 * true_step_ns(base)
 
 
 def known(one: Finding) -> tuple[int, int, int]:
@@ -127,7 +124,7 @@ def test_a_slow_rank_and_a_slow_kernel_come_first_with_what_they_cost() -> None:
     # Its kernels of more tokens have no like to be brought to: `rank:5=median` would gain nothing.
     (slowest,) = (one for one in full if one.name == "stragglers")
     assert slowest.changes == late.changes and "most of it rank 5" in slowest.statement
-    truth_ns = step_ns(replace(even, overloaded=5, overload_factor=2.5)) - step_ns(even)
+    truth_ns = true_step_ns(replace(even, overloaded=5, overload_factor=2.5)) - true_step_ns(even)
     assert known(slowest)[0] == pytest.approx(truth_ns, rel=0.1)
 
 
@@ -175,7 +172,7 @@ def test_a_slow_link_and_a_slow_host_come_first_with_what_they_cost() -> None:
     listed = {one.name: one for one in findings(tables(slow))}
     assert listed["slow_links"].changes and not listed["pipeline_bubble"].changes
     row = mean_of(tables(slow), replayed(slow), "schedule=zb-h1")
-    truth_ns = step_ns(replace(slow, schedule="zb-h1"))
+    truth_ns = true_step_ns(replace(slow, schedule="zb-h1"))
     assert row["predicted_step_ns"] == pytest.approx(truth_ns, rel=0.01)
 
 
@@ -240,6 +237,7 @@ def test_with_a_warm_up_step_is_told_what_is_told_without_it() -> None:
     )
     # Of a rank that was read with --steps, kernels of neighbours are there: they are no steps.
     cut.execute("update ranks set kept_steps = [13, 14]")
+    keep_summaries(cut)
     chosen = captures.capture_job(cut, Scope())
     assert chosen.ops.steps == [13, 14]
     assert trace_load(cut).rows["step"].unique().sort().to_list() == [13, 14]
@@ -290,13 +288,13 @@ def test_where_a_replay_cannot_answer_the_reason_is_told(monkeypatch: pytest.Mon
 @pytest.mark.slow
 def test_stages_evened_out_gain_what_the_even_job_takes_less() -> None:
     first = findings(tables(UNEVEN))[0]
-    truth_ns = step_ns(UNEVEN) - step_ns(EVEN)
+    truth_ns = true_step_ns(UNEVEN) - true_step_ns(EVEN)
     assert (first.name, first.changes) == ("uneven_stages", ("stage:all=mean",))
     assert "stage 1" in first.statement.split(",")[0]
     gain_ns, low_ns, high_ns = known(first)
     assert low_ns <= truth_ns <= high_ns
-    assert gain_ns == pytest.approx(truth_ns, abs=0.01 * step_ns(EVEN))
-    assert truth_ns > 0.05 * step_ns(EVEN)
+    assert gain_ns == pytest.approx(truth_ns, abs=0.01 * true_step_ns(EVEN))
+    assert truth_ns > 0.05 * true_step_ns(EVEN)
     assert not any("ucket" in one.advice for one in findings(tables(UNEVEN)))
 
 
@@ -318,11 +316,11 @@ def test_stages_are_evened_out_without_launches_and_coordinates() -> None:
     told = ("delete from launches", "update ranks set pp_rank = null, tp_rank = null")
     with closing(compared(connect(), UNEVEN, *told)) as con:
         first = findings(con)[0]
-    truth_ns = step_ns(UNEVEN) - step_ns(EVEN)
+    truth_ns = true_step_ns(UNEVEN) - true_step_ns(EVEN)
     assert first.name == "uneven_stages"
     gain_ns, low_ns, high_ns = known(first)
     assert low_ns <= truth_ns <= high_ns
-    assert gain_ns == pytest.approx(truth_ns, abs=0.01 * step_ns(EVEN))
+    assert gain_ns == pytest.approx(truth_ns, abs=0.01 * true_step_ns(EVEN))
 
 
 @pytest.mark.slow
@@ -330,6 +328,7 @@ def test_a_finding_names_the_operator_and_the_line_that_launch_its_kernels() -> 
     con = tables(SMALL)
 
     def moved() -> str:
+        keep_summaries(con)
         return next(one.statement for one in findings(con) if one.name == "data_setting")
 
     ended = " 100.0 % of these types' time is on the critical path."
@@ -422,12 +421,12 @@ def test_gaps_that_nothing_explains_may_wait_for_what_changes(
         assert row["predicted_step_ns"] == pytest.approx(truth_ns, rel=within)
 
     # Starts at any distance tell nothing.
-    def scattered(job: Job) -> captures.CaptureJob:
+    def scatter() -> None:
         monkeypatch.setattr(simulate, "_EVENT_NS", _Scattered())
-        return replayed(job)
 
     slow, plain = (replace(one, name="scattered") for one in (base, SMALL))
-    job = scattered(slow)
+    scatter()
+    job = replayed(slow)
     assert job.unexplained.max() > 0.5
     for other, word in (
         (plain, "rank:3=median"),
@@ -436,5 +435,6 @@ def test_gaps_that_nothing_explains_may_wait_for_what_changes(
         (replace(slow, compute_by_stage=(0.8, 1.0)), "stage:0=0.8"),
     ):
         row = mean_of(tables(slow), job, word)
-        truth_ns = scattered(other).measured.lengths().mean()
+        scatter()
+        truth_ns = true_step_ns(other)
         assert row["predicted_low_ns"] < truth_ns < row["predicted_high_ns"], word

@@ -13,7 +13,7 @@ from npuscope.analysis.communication.volume import mean_pairs
 from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.scope import Scope
 from npuscope.dashboard.exporter.gauges import metric_gauges
-from tests.analysis.tables import Row, connect, fill, kernel, op
+from tests.analysis.tables import Row, connect, fill, keep_summaries, kernel, op
 
 MS = 1_000_000
 
@@ -26,6 +26,7 @@ def one_operation() -> duckdb.DuckDBPyConnection:
     fill(con, "kernels", [kernel(step * 20 * MS, 2 * MS, step, rank=rank, type="MatMul")
                           for rank in (0, 1) for step in (1, 2)])  # fmt: skip
     fill(con, "comm_ops", [op(25 * MS, 6 * MS, 1, rank=0, group_hash="1")])
+    keep_summaries(con)
     return con
 
 

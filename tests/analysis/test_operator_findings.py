@@ -13,8 +13,8 @@ from npuscope.analysis.findings.finding import Finding
 from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.findings.operator_rules import on_path
 from npuscope.analysis.replay.critical_path import types_on_path
-from tests.analysis.replay.replayed_jobs import SMALL, replayed, tables
-from tests.analysis.test_gains import known, step_ns
+from tests.analysis.replay.replayed_jobs import SMALL, replayed, tables, true_step_ns
+from tests.analysis.test_gains import known
 
 
 @pytest.mark.slow
@@ -24,7 +24,7 @@ def test_the_gain_is_what_the_job_takes_less_without_the_cause(cause: str) -> No
     job = clean(2, 90)
     planted = PLANTS[cause](job, random.Random(f"90/{cause}/{job.seed}"))
     [found] = [one for one in findings(tables(planted)) if one.name == "slow_operators"]
-    truth_ns = step_ns(replace(planted, noise=0.0)) - step_ns(replace(job, noise=0.0))
+    truth_ns = true_step_ns(replace(planted, noise=0.0)) - true_step_ns(replace(job, noise=0.0))
     gain_ns, low_ns, high_ns = known(found)
     assert low_ns <= truth_ns <= high_ns
     assert gain_ns == pytest.approx(truth_ns, rel=0.1)

@@ -24,7 +24,7 @@ from npuscope.errors import UsageError
 from npuscope.profile import summary_versions
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job, small
-from tests.analysis.tables import connect, put
+from tests.analysis.tables import connect, keep_summaries, put
 
 TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "launches")
 # Every rank does the same, so that what is planted is not spread over waiting.
@@ -83,7 +83,8 @@ CAUSES: dict[str, tuple[dict[str, Any], Callable[[pl.Expr, pl.Expr, pl.Expr], pl
 @cache
 def side(job: Job, *, in_full: bool = False) -> Side:
     with connect() as con:
-        put(con, canonical_frames(job, tables=TABLES))
+        put(con, canonical_frames(job, tables=TABLES, pipes=False))
+        keep_summaries(con)
         return measure(con, ALL, in_full=in_full)
 
 

@@ -20,7 +20,7 @@ from npuscope.profile import summary_versions
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job, small
 from tests.analysis.compare.test_compare import TABLES, adds_up
-from tests.analysis.tables import connect, put
+from tests.analysis.tables import connect, keep_summaries, put
 
 JOB = Job(name="two", layers=2, tp=1, pp=2, dp=2, ep=2, experts=4, steps=2, micro_batches=1)
 _OPERATOR = (
@@ -36,9 +36,10 @@ where type = 'SwiGlu'"""
 
 def side(job: Job, by: Key | None = None, change: str = "", *, operators: bool = True) -> Side:
     with connect() as con:
-        put(con, canonical_frames(job, tables=TABLES))
+        put(con, canonical_frames(job, tables=TABLES, pipes=False))
         if change:
             con.execute(change)
+        keep_summaries(con)
         return measure(con, ALL, by, in_full=operators)
 
 

@@ -18,7 +18,7 @@ from npuscope.analysis.flops.lengths import step_lengths
 from npuscope.sample_traces import kernels
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job, groups, local_experts, routed_tokens
-from tests.analysis.tables import connect, put
+from tests.analysis.tables import connect, keep_summaries, put
 
 SKEWED = Job(layers=2, experts=16, ep=4, expert_skew=1.2)
 TABLES = ("ranks", "groups", "steps", "kernels", "expert_load", "expert_placement")
@@ -28,7 +28,8 @@ TABLES = ("ranks", "groups", "steps", "kernels", "expert_load", "expert_placemen
 def tables_of(job: Job) -> tuple[ExpertTables, pl.DataFrame, pl.DataFrame]:
     """Expert tables, grouped matmuls, and lengths of steps of a job."""
     with connect() as con:
-        put(con, canonical_frames(job, tables=TABLES))
+        put(con, canonical_frames(job, tables=TABLES, pipes=False))
+        keep_summaries(con)
         return expert_rows(con), token_times.grouped_kernels(con), step_lengths(con)
 
 

@@ -25,7 +25,7 @@ JOB = Job(layers=2, experts=16, ep=4, expert_skew=0.8, memory=False)
 
 def tables_of(job: Job) -> duckdb.DuckDBPyConnection:
     con = connect()
-    put(con, canonical_frames(job, tables=TABLES))
+    put(con, canonical_frames(job, tables=TABLES, pipes=False))
     return con
 
 

@@ -22,7 +22,6 @@ from npuscope.analysis.experts.load.from_trace import (
 )
 from npuscope.analysis.experts.load.load import expert_rows
 from npuscope.analysis.scope import Scope
-from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.errors import TraceNotFound
 from npuscope.sample_traces.frames import canonical_frames
@@ -91,9 +90,8 @@ def test_the_planted_load_of_devices_is_recovered(job: Job, con: Any) -> None:
 
 
 @pytest.mark.slow
-def test_the_committed_sample_agrees(tmp_path: Path) -> None:
-    ingest(SAMPLE, tmp_path / "store", jobs=1)
-    con = store.open(tmp_path / "store")
+def test_the_committed_sample_agrees(sample_store: Path) -> None:
+    con = store.open(sample_store)
     try:
         found = trace_load(con).rows
     finally:

@@ -19,6 +19,7 @@ from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.collector.store import store
 from npuscope.sample_traces.job import Job
 from tests.analysis.ranks.planted_arrivals import planted_tables
+from tests.analysis.tables import keep_summaries
 
 JOB = Job(
     name="losses", layers=2, tp=1, pp=2, dp=4, ep=4, steps=3, micro_batches=2, seed=5,
@@ -51,6 +52,7 @@ def lost() -> Callable[..., Lost]:
 
     def of(**changes: Any) -> Lost:
         with closing(planted_tables(replace(JOB, **changes))) as con:
+            keep_summaries(con)
             open_across(None, con)
             rows = _rows(con)
             _adds_up(con, rows)

@@ -28,7 +28,6 @@ from npuscope.messages import Message
 from npuscope.sample_traces.generate import small, write_job
 from tests.analysis.tables import connect, fill, kernel, op
 
-SAMPLE = Path(__file__).resolve().parents[3] / "sample_traces" / "moe_8_ranks"
 TINY = Model("tiny", layers=2, hidden_size=64, vocabulary_size=100, ffn_size=128,
              attention=GroupedQueries(4, 4, 16))  # fmt: skip
 MATMUL = {
@@ -165,10 +164,9 @@ def test_a_slow_clock_is_seen(job: dict[str, Figures]) -> None:
 
 
 @pytest.mark.slow
-def test_the_sample_has_figures(tmp_path: Path) -> None:
+def test_the_sample_has_figures(sample_store: Path) -> None:
     """Eight ranks, as text, as databases and as both."""
-    assert ingest(SAMPLE, tmp_path / "store", summarise=summarise, jobs=1).is_complete
-    found = mfu(opened(tmp_path / "store"), use=ModelUse(TINY, 2048, 8192, recompute="none"))
+    found = mfu(opened(sample_store), use=ModelUse(TINY, 2048, 8192, recompute="none"))
     assert found.rows.height == 16
     known = found.rows
     assert known.drop_nulls().height == 16 and (known["unresolved_kernel_ns"] == 0).all()

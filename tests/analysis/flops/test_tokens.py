@@ -32,7 +32,7 @@ TABLES = ("ranks", "groups", "steps", "kernels")
 
 def planted(job: Job) -> Any:
     con = connect()
-    put(con, canonical_frames(job, capture="c", tables=TABLES))
+    put(con, canonical_frames(job, capture="c", tables=TABLES, pipes=False))
     return con
 
 

@@ -78,7 +78,7 @@ def _fault(fault: str, chance: random.Random, job: Job) -> dict[str, Any]:
 def judged(fault: str, seed: int) -> Verdict:
     """A job with the fault, by `host_gains`, beside itself without the fault."""
     job = host_job(fault, seed)
-    frames = canonical_frames(job, tables=TABLES)
+    frames = canonical_frames(job, tables=TABLES, pipes=False)
     with opened_frames(frames) as con:
         rows = host_gains(con).filter(~pl.col("cause").is_in(["between_steps"]))
         steps = job_steps(con).filter(~pl.col("is_warm_up"))["step"].to_list()

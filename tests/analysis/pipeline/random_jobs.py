@@ -12,11 +12,10 @@ import polars as pl
 from npuscope.analysis.pipeline.passes import Pipeline, pipeline
 from npuscope.analysis.pipeline.phases import phase_bounds
 from npuscope.analysis.ranks.rank_views import open_across
-from npuscope.analysis.views import open_views
 from npuscope.sample_traces.capture import captures
 from npuscope.sample_traces.generate import Job, canonical_frames
 from npuscope.sample_traces.truth import passes, phases
-from tests.analysis.tables import connect, put
+from tests.analysis.tables import connect, keep_summaries, put
 
 TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "launches", "host_ops")
 SCHEDULES = (
@@ -73,14 +72,14 @@ def random_job(number: int) -> Job:
 
 def opened(job: Job) -> duckdb.DuckDBPyConnection:
     """The job in canonical tables, its ranks compared."""
-    return opened_frames(canonical_frames(job, tables=TABLES))
+    return opened_frames(canonical_frames(job, tables=TABLES, pipes=False))
 
 
 def opened_frames(frames: Mapping[str, pl.DataFrame]) -> duckdb.DuckDBPyConnection:
     """Canonical tables, their ranks compared."""
     con = connect()
     put(con, frames)
-    open_views(con)
+    keep_summaries(con)
     open_across(None, con)
     return con
 

@@ -20,13 +20,13 @@ from npuscope.analysis.replay.capture_what_if import whatif_steps
 from npuscope.analysis.replay.captures import capture_job
 from npuscope.analysis.replay.changes import parse_change
 from npuscope.analysis.scope import Scope
-from npuscope.analysis.views import open_views
 from npuscope.analysis.wording import ms
 from npuscope.errors import CannotAnswer, UsageError
 from npuscope.sample_traces.generate import COMMITTED, Job, canonical_frames
 from tests.analysis.pipeline.pipeline_frames import order_text
 from tests.analysis.pipeline.test_placement import every_cut
-from tests.analysis.tables import connect, put
+from tests.analysis.replay.replayed_jobs import true_step_ns
+from tests.analysis.tables import connect, keep_summaries, put
 
 TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks", "launches", "host_ops")
 SMALL = Job(pp=2, dp=2, ep=2, layers=4, micro_batches=4, steps=2, seed=907, memory=False)
@@ -39,11 +39,11 @@ NOISY = Job(
 
 def tables(job: Job, *after: str) -> duckdb.DuckDBPyConnection:
     con = connect()
-    put(con, canonical_frames(job, tables=TABLES))
+    put(con, canonical_frames(job, tables=TABLES, pipes=False))
     for statement in after:
         con.execute(statement)
+    keep_summaries(con)
     open_across(None, con)
-    open_views(con)
     return con
 
 
@@ -55,15 +55,6 @@ def of_tables(con: duckdb.DuckDBPyConnection) -> tries.Ready:
 @lru_cache(maxsize=4)
 def job_of(job: Job) -> tries.Ready:
     return of_tables(tables(job))
-
-
-@lru_cache(maxsize=64)
-def step_ns(job: Job) -> float:
-    with connect() as con:
-        put(con, canonical_frames(job, tables=TABLES[:5]))  # all that lengths of steps ask for
-        open_views(con, ("job_steps",))
-        ((length,),) = con.execute("select avg(step_ns) from job_steps").fetchall()
-    return float(length)
 
 
 def rows(ready: tries.Ready, *words: Any, **more: Any) -> list[dict[str, Any]]:
@@ -81,7 +72,7 @@ def test_the_order_that_ran_and_more_micro_batches() -> None:
     assert measured["predicted_step_ns"] == pytest.approx(measured["measured_step_ns"], rel=0.002)
     assert measured["predicted_step_ns"] != measured["measured_step_ns"]  # no identity
     assert [one["live_activations"] for one in measured["devices"]] == [2, 1]
-    truth = step_ns(replace(SMALL, micro_batches=7))
+    truth = true_step_ns(replace(SMALL, micro_batches=7))
     assert more["predicted_step_ns"] == pytest.approx(truth, rel=0.003)
     assert more["predicted_low_ns"] < truth < more["predicted_high_ns"]
     assert more["micro_batches"] == 7
@@ -90,7 +81,7 @@ def test_the_order_that_ran_and_more_micro_batches() -> None:
 def check(base: Job, word: str, **changes: Any) -> None:
     """Within 1.5 % of the other job, within the range, and better than that nothing changes."""
     *_, row = rows(job_of(base), word, changes.get("micro_batches"))
-    truth = step_ns(replace(base, **changes))
+    truth = true_step_ns(replace(base, **changes))
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.015)
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
     nothing = abs(row["measured_step_ns"] - truth)
@@ -195,7 +186,7 @@ def test_tokens_that_are_as_many_as_features_change_no_prediction() -> None:
 def test_a_backward_in_halves_hides_what_a_whole_one_does() -> None:
     job = replace(SMALL, layers=8, micro_batches=8, noise=0.02, schedule="zb-v")
     *_, row = rows(job_of(job), "dualpipev", None)
-    truth = step_ns(replace(job, schedule="dualpipev"))
+    truth = true_step_ns(replace(job, schedule="dualpipev"))
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
     assert abs(row["predicted_step_ns"] - truth) < 0.2 * (row["measured_step_ns"] - truth)
 
@@ -214,7 +205,7 @@ def test_passes_beside_each_other_take_turns(changes: dict[str, Any]) -> None:
     """Not as well as can be: whose turn it is computes, on all ranks that meet."""
     job = replace(SMALL, seed=7001, micro_batches=6, **changes)
     *_, row = rows(job_of(job), "dualpipev", None)
-    truth = step_ns(replace(job, schedule="dualpipev"))
+    truth = true_step_ns(replace(job, schedule="dualpipev"))
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
     assert abs(row["predicted_step_ns"] - truth) < 0.3 * (row["measured_step_ns"] - truth)
 
@@ -234,7 +225,7 @@ def test_two_micro_batches_tell_eight_as_whatif_does() -> None:
     of_pair, others = slow[:, 1, :2], [slow[:, 0], slow[:, 1, 2:4]]
     assert (of_pair > 0.06).all() and all(abs(one).max() < 0.002 for one in others)
     told = rows(job_of(job), None, 8)[-1]["predicted_step_ns"]
-    assert told == pytest.approx(step_ns(replace(job, micro_batches=8)), rel=0.003)
+    assert told == pytest.approx(true_step_ns(replace(job, micro_batches=8)), rel=0.003)
     con = tables(job)
     with pytest.raises(CannotAnswer, match="one micro-batch was recorded"):
         rows(job_of(replace(job, micro_batches=1)), None, 8)
@@ -286,7 +277,7 @@ def test_layers_are_placed_where_a_stage_has_too_many() -> None:
     uneven = replace(even, layers_by_stage=(4, 2))
     _, placed = rows(of_tables(tables(uneven)), None, None, places_layers=True)
     assert placed["layers"] == [3, 3]
-    assert placed["predicted_step_ns"] == pytest.approx(step_ns(even), rel=0.01)
+    assert placed["predicted_step_ns"] == pytest.approx(true_step_ns(even), rel=0.01)
 
 
 @pytest.mark.slow
@@ -294,7 +285,7 @@ def test_what_a_slow_link_makes_of_exchanges_stays_with_their_stage() -> None:
     job = Job(dp=4, ep=2, layers=8, micro_batches=8, steps=2, seed=5, memory=False,
               slow_link=(4, 5))  # fmt: skip
     *_, row = rows(job_of(job), "vpp:2", None)
-    truth = step_ns(replace(job, schedule="interleaved", chunks=2))
+    truth = true_step_ns(replace(job, schedule="interleaved", chunks=2))
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.015)
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
     assert abs(row["predicted_step_ns"] - truth) < abs(row["measured_step_ns"] - truth)
@@ -325,9 +316,9 @@ def test_a_slow_rank_gets_fewer_layers_and_hands_on_no_slowness() -> None:
     even = Job(pp=4, dp=2, ep=2, layers=12, micro_batches=8, steps=2, seed=11, hidden=2048,
                expert_skew=0.0, memory=False, slow_rank=5, slow_factor=3.0)  # fmt: skip
     _, placed = rows(of_tables(tables(even)), None, None, places_layers=True)
-    truth = step_ns(replace(even, layers_by_stage=tuple(placed["layers"])))
+    truth = true_step_ns(replace(even, layers_by_stage=tuple(placed["layers"])))
     assert placed["layers"][2] == 1
-    assert truth < 0.72 * step_ns(even)
+    assert truth < 0.72 * true_step_ns(even)
     assert placed["predicted_low_ns"] <= truth <= placed["predicted_high_ns"]
 
 
@@ -356,7 +347,7 @@ def test_no_placement_takes_a_shorter_step(job: Job) -> None:
         patch.setattr(tries, "settle_cuts", lambda cuts, *_: cuts[0])
         even = tries.placed_layers(ready, None).layers
     assert even is not None and even != placed
-    longer, shorter = (step_ns(replace(job, layers_by_stage=its)) for its in (even, placed))
+    longer, shorter = (true_step_ns(replace(job, layers_by_stage=its)) for its in (even, placed))
     assert shorter < longer
 
 

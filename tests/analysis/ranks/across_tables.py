@@ -18,7 +18,7 @@ TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks")
 
 @lru_cache(maxsize=8)
 def _frames(job: Job) -> dict[str, pl.DataFrame]:
-    return canonical_frames(job, tables=TABLES)
+    return canonical_frames(job, tables=TABLES, pipes=False)
 
 
 def job_tables(job: Job, *, jitter_ns: int = 0, seed: int = 1) -> duckdb.DuckDBPyConnection:

@@ -41,7 +41,8 @@ from ops"""
 def planted_tables(job: Job, *, without: Collection[str] = ()) -> duckdb.DuckDBPyConnection:
     """The job's canonical tables, but for those named."""
     con = connect()
-    put(con, canonical_frames(job, tables=[name for name in TABLES if name not in without]))
+    chosen = [name for name in TABLES if name not in without]
+    put(con, canonical_frames(job, tables=chosen, pipes=False))
     return con
 
 

@@ -29,6 +29,7 @@ from tests.analysis.ranks.straggler_verdicts import (
     judged,
     named,
 )
+from tests.analysis.tables import keep_summaries
 
 JOBS_EACH = 5  # a tenth of the 50 that bench/analysis/stragglers_bench.py holds
 
@@ -166,6 +167,7 @@ def test_programs_beside_each_other_are_judged_each_by_itself(
         (rank, "frequency") for rank in slow.values()
     }
     with beside(training, generating) as con:
+        keep_summaries(con)
         open_across(None, con)
         said = {one.name: one.at_stake_ns for one in findings(con)}
     assert "uneven_stages" not in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from statistics import fmean
 from typing import Any
 
 import duckdb
@@ -15,7 +16,8 @@ from npuscope.analysis.replay.captures import CaptureJob, capture_job, replay
 from npuscope.analysis.replay.changes import parse_change
 from npuscope.analysis.scope import ALL
 from npuscope.sample_traces.generate import Job, canonical_frames
-from tests.analysis.tables import connect, put
+from npuscope.sample_traces.truth import step_lengths
+from tests.analysis.tables import connect, keep_summaries, put
 
 TABLES = (
     "ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks", "launches", "expert_load",
@@ -35,9 +37,10 @@ def tables(job: Job) -> duckdb.DuckDBPyConnection:
 
 def compared(con: duckdb.DuckDBPyConnection, job: Job, *after: str) -> duckdb.DuckDBPyConnection:
     """A job's tables with its ranks compared, once statements have changed them."""
-    put(con, canonical_frames(job, tables=TABLES))
+    put(con, canonical_frames(job, tables=TABLES, pipes=False))
     for statement in after:
         con.execute(statement)
+    keep_summaries(con)
     open_across(None, con)
     return con
 
@@ -45,6 +48,12 @@ def compared(con: duckdb.DuckDBPyConnection, job: Job, *after: str) -> duckdb.Du
 @lru_cache(maxsize=16)
 def replayed(job: Job) -> CaptureJob:
     return capture_job(tables(job), ALL)
+
+
+@lru_cache(maxsize=64)
+def true_step_ns(job: Job) -> float:
+    """Of the mean step, as it was simulated."""
+    return fmean(step_lengths(job))
 
 
 def mean_of(con: duckdb.DuckDBPyConnection, job: CaptureJob, *words: str) -> dict[str, Any]:
@@ -58,7 +67,7 @@ def check_pair(base: Job, other: Job, *words: str, within: float = 0.01) -> None
     """What changes make of `base` is what the other job really took, within its range and better
     than saying that nothing changes."""
     row = mean_of(tables(base), replayed(base), *words)
-    truth = float(replayed(other).measured.lengths().mean())
+    truth = true_step_ns(other)
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=within)
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
     nothing = abs(row["measured_step_ns"] - truth)

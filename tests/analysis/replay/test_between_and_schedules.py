@@ -27,6 +27,7 @@ from tests.analysis.replay.replayed_jobs import (
     mean_of,
     replayed,
     tables,
+    true_step_ns,
 )  # fmt: skip
 from tests.analysis.tables import connect
 
@@ -76,7 +77,7 @@ def test_a_long_step_in_the_mean_is_told() -> None:
 @pytest.mark.slow
 def test_the_finding_of_time_between_steps_gains_what_the_job_without_it_takes_less() -> None:
     found = next(one for one in findings(tables(LOADING)) if one.name == "between_steps")
-    lengths = [float(replayed(job).measured.lengths().mean()) for job in (LOADING, SMALL)]
+    lengths = [true_step_ns(job) for job in (LOADING, SMALL)]
     assert found.changes == ("between_steps=0",) and found.predicted_gain_ns is not None
     assert found.predicted_gain_ns == pytest.approx(lengths[0] - lengths[1], rel=0.02)
 
@@ -91,7 +92,7 @@ def test_another_schedule_takes_what_the_job_that_ran_it_took(
 ) -> None:
     con, job = tables(DEEP), replayed(DEEP)
     row = mean_of(con, job, f"schedule={word}")
-    truth = float(replayed(replace(DEEP, **other)).measured.lengths().mean())
+    truth = true_step_ns(replace(DEEP, **other))
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.005)
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
     tried = ready(con, pipeline(con, job.run, job.capture))

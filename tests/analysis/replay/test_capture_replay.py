@@ -24,6 +24,7 @@ from npuscope.analysis.replay.slack import operation_slack, slacks
 from npuscope.analysis.scope import ALL
 from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
 from npuscope.sample_traces.generate import Job
+from npuscope.sample_traces.truth import step_lengths
 from tests.analysis.replay.contended_pairs import KINDS, pair
 from tests.analysis.replay.replayed_jobs import (
     LARGE,
@@ -39,6 +40,7 @@ from tests.analysis.replay.replayed_jobs import (
     mean_of,
     replayed,
     tables,
+    true_step_ns,
 )  # fmt: skip
 from tests.analysis.tables import connect
 
@@ -50,9 +52,10 @@ def test_steps_are_found_back_without_their_gaps(job: Job) -> None:
     rows = replay(replayed(job))
     ranks = job.world_size
     assert rows["rank"].null_count() == job.steps and rows.height == job.steps * (1 + ranks)
-    told = dict(tables(job).sql("select step, step_ns from job_steps").fetchall())
+    told = dict(tables(job).sql("select step, step_ns from job_steps order by step").fetchall())
     whole = rows.filter(rows["rank"].is_null())
     assert dict(whole.select("step", "measured_ns").iter_rows()) == told
+    assert [*told.values()] == step_lengths(job)  # what others are held against
 
 
 @pytest.mark.slow
@@ -150,7 +153,7 @@ def test_ranges_contain_the_truth_where_kernels_slow_down_beside_transfers() -> 
         told = replayed(base).contention.lost_ratio
         assert told == pytest.approx(1 - 1 / base.contention, abs=0.05)
         row = mean_of(tables(base), replayed(base), word)
-        truth = float(replayed(other).measured.lengths().mean())
+        truth = true_step_ns(other)
         assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"], word
         assert row["predicted_high_ns"] - row["predicted_low_ns"] < 0.15 * truth
         # Kernels lose where transfers then are: without that, hidden ones would be 5 to 9 % off.
@@ -168,7 +171,7 @@ def test_another_seed_ran_as_predicted() -> None:
     even = replace(LARGE, expert_skew=0.0)
     slow = replace(even, slow_rank=5, slow_factor=1.6, seed=77)
     row = mean_of(tables(slow), replayed(slow), "rank:5=median")
-    truth = float(replayed(even).measured.lengths().mean())
+    truth = true_step_ns(even)
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.015)
     assert abs(row["predicted_step_ns"] - truth) < abs(row["measured_step_ns"] - truth)
 
@@ -264,7 +267,7 @@ def test_what_is_not_recorded_narrows_what_is_answered_and_not_its_truth(gone: s
     con = compared(connect(), base, gone)
     job = capture_job(con, ALL)
     row = mean_of(con, job, "kernel:GroupedMatmul=0.5")
-    truth = float(replayed(SMALL).measured.lengths().mean())
+    truth = true_step_ns(SMALL)
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
 
 
@@ -331,7 +334,7 @@ def test_without_launches_the_host_is_refused_and_kernels_are_still_told() -> No
             mean_of(con, job, word)
     assert any("no launches" in note for note in replay_notes(job, replay(job)))
     row = mean_of(con, job, "kernel:GroupedMatmul=0.5")
-    truth = float(replayed(SMALL).measured.lengths().mean())
+    truth = true_step_ns(SMALL)
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
 
 
@@ -359,7 +362,7 @@ def test_members_that_were_not_captured_widen_the_range() -> None:
     job = capture_job(con, ALL)
     assert (replay(job)["exogenous_ratio"] > 0.05).any()
     row = mean_of(con, job, "rank:0=median")
-    truth = float(replayed(SMALL).measured.lengths().mean())
+    truth = true_step_ns(SMALL)
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
     assert any("not captured" in note for note in whatif_notes(job))
     lone = compared(connect(), base, *(f"delete from {name} where rank > 0" for name in TABLES))

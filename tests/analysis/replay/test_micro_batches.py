@@ -20,6 +20,7 @@ from tests.analysis.replay.replayed_jobs import (
     mean_of,
     replayed,
     tables,
+    true_step_ns,
 )
 
 DEEP = replace(SMALL, pp=4, dp=1, ep=1, layers=4, expert_skew=0.0, noise=0.01, seed=7_211)
@@ -31,7 +32,7 @@ def test_more_or_fewer_micro_batches_of_another_seed_as_they_ran(few: int, many:
     base = replace(DEEP, micro_batches=few)
     row = mean_of(tables(base), replayed(base), f"micro_batches={many}")
     other = replace(base, micro_batches=many, seed=base.seed + 191)
-    truth = float(replayed(other).measured.lengths().mean())
+    truth = true_step_ns(other)
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.015)
     assert abs(row["measured_step_ns"] - truth) > 0.1 * truth
 
@@ -96,7 +97,7 @@ def test_as_many_micro_batches_change_nothing_and_more_are_added() -> None:
     row = mean_of(tables(SMALL), replayed(SMALL), *words)
     assert row == mean_of(tables(SMALL), replayed(SMALL), *reversed(words))
     twice = replace(SMALL, micro_batches=3, slow_kernel="GroupedMatmul", slow_kernel_factor=2.0)
-    truth = float(replayed(twice).measured.lengths().mean())
+    truth = true_step_ns(twice)
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.02)
     assert [one["part"] for one in more["saved"]] == ["micro-batches"]
     works = [

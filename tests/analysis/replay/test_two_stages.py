@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from npuscope.sample_traces.generate import Job
-from tests.analysis.replay.replayed_jobs import NOISY, mean_of, replayed, tables
+from tests.analysis.replay.replayed_jobs import NOISY, mean_of, replayed, tables, true_step_ns
 
 
 @pytest.mark.slow
@@ -17,14 +17,14 @@ def test_all_to_alls_in_two_stages_as_they_ran() -> None:
         clock_offsets_ns=(0, 0, 0, 0, *[2_000_000] * 4),
     )  # fmt: skip
     row = mean_of(tables(job), replayed(job), "hierarchical:ep")
-    truth = float(replayed(replace(job, hierarchical=True)).measured.lengths().mean())
+    truth = true_step_ns(replace(job, hierarchical=True))
     # What is drawn for the transfers is not the same.
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.015)
     assert abs(row["measured_step_ns"] - truth) > 0.2 * truth
     # What is staged is what balanced experts exchange.
     skewed, even = replace(job, expert_skew=1.2), replace(job, expert_skew=0.0, hierarchical=True)
     row = mean_of(tables(skewed), replayed(skewed), "hierarchical:ep", "experts:balanced")
-    truth = float(replayed(even).measured.lengths().mean())
+    truth = true_step_ns(even)
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.01)
     # Slow links mended, tokens balanced, exchanges in two stages: each of what the others left, in
     # whatever order they are told.
@@ -39,7 +39,7 @@ def test_all_to_alls_in_two_stages_as_they_ran() -> None:
         (replace(even, expert_skew=0.8, hierarchical=True), "hierarchical:ep"),
         (replace(even, hierarchical=True), "experts:balanced", "hierarchical:ep"),
     ):
-        truth = float(replayed(other).measured.lengths().mean())
+        truth = true_step_ns(other)
         for told in ([*links, *words], [*reversed(words), *links]):
             row = mean_of(tables(slow), replayed(slow), *told)
             assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.01)

@@ -21,6 +21,7 @@ from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.dashboard.answers.overview_answers import step_told
 from npuscope.dashboard.exporter.snapshot import take_snapshot
+from npuscope.profile import summary_versions
 from npuscope.sample_traces.generate import Form, Job, small, write_job
 from tests.cli.command import rows_of
 
@@ -63,7 +64,7 @@ def of_job(planted: dict[int, list[tuple[int, int]]]) -> list[int]:
 def test_lengths_are_the_device_s_where_the_host_runs_ahead(form: Form, tmp_path: Path) -> None:
     """The windows of all steps together are not a tenth of one step, in every form."""
     planted = read(AHEAD, form, tmp_path)
-    con: Any = store.open(tmp_path / "store")
+    con: Any = store.open(tmp_path / "store", summaries=summary_versions())
     ((window_ns,),) = con.execute(
         "select sum(window_end_ns - window_start_ns) from steps where rank = 0"
     ).fetchall()
@@ -116,7 +117,7 @@ def test_every_way_out_says_the_same(job: Job, form: Form, tmp_path: Path) -> No
         )
         assert ratio / sum(mine) == pytest.approx(flops / (sum(mine) * 1e-9 * PEAK))
         assert sum(mine) == pytest.approx(spans[-1][1] - spans[0][0], abs=2)
-    con: Any = store.open(path)
+    con: Any = store.open(path, summaries=summary_versions())
     assert trends(con).captures["step_ns"].to_list() == pytest.approx([mean_ns], abs=2)
     headline, _ = step_told(means.mean_steps(con).row(0, named=True), None)
     assert headline == f"{mean_ns / 1e6:,.3f} ms a step of the job"

@@ -15,7 +15,7 @@ from npuscope.analysis.strategy.measured_plan import Plannable
 from npuscope.analysis.views import open_views
 from npuscope.sample_traces.generate import Job, canonical_frames
 from npuscope.sample_traces.job import HALVES
-from tests.analysis.tables import connect, put
+from tests.analysis.tables import connect, keep_summaries, put
 
 TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks", "launches", "host_ops",
           "memory", "operator_memory")  # fmt: skip
@@ -52,7 +52,8 @@ class Replayed:
 
 def tables(job: Job) -> duckdb.DuckDBPyConnection:
     con = connect()
-    put(con, canonical_frames(job, tables=TABLES))
+    put(con, canonical_frames(job, tables=TABLES, pipes=False))
+    keep_summaries(con)
     open_across(None, con)
     open_views(con)
     return con

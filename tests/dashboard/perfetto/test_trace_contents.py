@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import duckdb
 import pytest
 
 from npuscope.analysis.query import steps
-from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.collector.store.export import export as write_file
 from npuscope.dashboard.perfetto.trace_file import stream_lines
@@ -131,13 +130,14 @@ REAL = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "ranks"), REAL)
-def test_real_profiles(real_data: Path, tmp_path: Path, name: str, ranks: int) -> None:
-    ingest(real_data / name, tmp_path / "store")
-    export(tmp_path / "store", tmp_path / "x.json")
+def test_real_profiles(
+    real_stores: Callable[[str], Path], tmp_path: Path, name: str, ranks: int
+) -> None:
+    export(real_stores(name), tmp_path / "x.json")
     events = file_events(tmp_path / "x.json")
     assert len({event["pid"] for event in events}) == ranks
     assert_nests(events)
-    con = store.open(tmp_path / "store", summaries=summary_versions())
+    con = store.open(real_stores(name), summaries=summary_versions())
     sums: Counter[tuple[int, int | None, str]] = Counter()
     for event in of(events, cat="overlap"):
         sums[event["pid"], event["args"].get("step"), event["name"]] += ns(event["dur"])

@@ -14,7 +14,6 @@ from npuscope.dashboard.perfetto.rank_tables import expected_of, trace_of
 from npuscope.dashboard.perfetto.trace_file import Written, write
 from npuscope.profile import OpenTables, summary_versions
 
-SAMPLE = Path(__file__).resolve().parents[3] / "sample_traces" / "moe_8_ranks"
 Event = dict[str, Any]
 # Pieces of the overlap tracks, and the figure of steps that they add up to.
 OVERLAP = {
@@ -23,22 +22,6 @@ OVERLAP = {
     "masked communication": "overlapped_ns",
     "free": "free_ns",
 }
-
-
-def sample_store(folder: Path) -> Path:
-    """The sample job, read into a store of its own."""
-    # Here, so that a measured program loads no more than the command does.
-    from npuscope.analysis.summaries import summarise
-    from npuscope.collector.ingest.ingest import ingest
-
-    ingest(SAMPLE, folder / "store", run="moe", summarise=summarise)
-    return folder / "store"
-
-
-def sample_trace(folder: Path, name: str) -> Path:
-    """The whole sample job as a trace."""
-    export(sample_store(folder), folder / name)
-    return folder / name
 
 
 def export(path: Path, out: Path, **options: str) -> Written:

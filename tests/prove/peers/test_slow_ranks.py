@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from npuscope.analysis.summaries import summarise
+from npuscope.collector.ingest.ingest import ingest
 from npuscope.sample_traces.generate import Job, write_job
+from tests.cli.command import rows_of
 from tests.prove.peers.msprof_analyze import Peer, installed, rows, run_recipe
 
 pytestmark = pytest.mark.slow
@@ -70,11 +70,8 @@ def _theirs(peer: Peer, job: Path, out: Path) -> set[int] | None:
 
 
 def _ours(job: Path, target: Path) -> set[tuple[int, str]]:
-    line = [sys.executable, "-m", "npuscope", "ranks", str(job), "--store", str(target), "--json"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)["rows"]
-    return {(row["rank"], row["verdict"]) for row in told if row["verdict"]}
+    assert ingest(job, target, summarise=summarise, jobs=1).is_complete
+    return {(row["rank"], row["verdict"]) for row in rows_of("ranks", target) if row["verdict"]}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -19,7 +19,8 @@ from npuscope.analysis.pipeline.orders.gradients import (
 from npuscope.analysis.pipeline.schedules import schedule
 from npuscope.analysis.pipeline.tries_notes import tries_notes
 from npuscope.sample_traces.generate import COMMITTED, Job
-from tests.analysis.pipeline.test_tries import SMALL, job_of, rows, step_ns, tables
+from tests.analysis.pipeline.test_tries import SMALL, job_of, rows, tables
+from tests.analysis.replay.replayed_jobs import true_step_ns
 
 TWO = replace(COMMITTED, memory=False, micro_batches=2)
 FOUR = replace(TWO, slow_rank=None, pp=4, dp=2, layers=8, micro_batches=8, steps=1)
@@ -74,7 +75,7 @@ def test_gradients_come_in_the_last_backward_or_in_the_last_pass_for_weights() -
 
 def check(base: Job) -> None:
     *_, row = rows(job_of(base), "zb-h1", None)
-    truth = step_ns(replace(base, schedule="zb-h1"))
+    truth = true_step_ns(replace(base, schedule="zb-h1"))
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
     assert abs(row["predicted_step_ns"] - truth) < 0.5 * abs(row["measured_step_ns"] - truth)
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.0075)
@@ -110,7 +111,7 @@ def test_chunks_change_when_gradients_are_ready(ran: Job, word: str) -> None:
 def check_chunks(ran: Job, word: str) -> None:
     *_, row = rows(job_of(ran), word, None)
     schedule_, chunks = ("interleaved", 2) if word == "vpp:2" else ("1f1b", 1)
-    truth = step_ns(replace(ran, schedule=schedule_, chunks=chunks))
+    truth = true_step_ns(replace(ran, schedule=schedule_, chunks=chunks))
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.005)
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
     assert abs(row["predicted_step_ns"] - truth) < 0.5 * abs(row["measured_step_ns"] - truth)
@@ -122,7 +123,7 @@ def test_devices_reduce_gradients_of_the_layers_that_they_get(word: str) -> None
     ran = replace(SMALL, ep=1, pp=4, layers=16, micro_batches=8, layers_by_stage=(3, 5, 5, 3))
     *_, row = rows(job_of(ran), word, None)
     named, chunks = ("interleaved", 2) if word == "vpp:2" else (word, 1)
-    truth = step_ns(replace(ran, schedule=named, chunks=chunks, layers_by_stage=()))
+    truth = true_step_ns(replace(ran, schedule=named, chunks=chunks, layers_by_stage=()))
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.01)
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
     assert abs(row["predicted_step_ns"] - truth) < 0.1 * abs(row["measured_step_ns"] - truth)
@@ -134,7 +135,7 @@ def test_placed_layers_take_their_reductions_along(layers: tuple[int, ...], seed
     """One more or less of them is hidden, or is not, which the range holds."""
     even = replace(SMALL, ep=1, layers=sum(layers), seed=seed)
     *_, row = rows(job_of(replace(even, layers_by_stage=layers)), None, None, places_layers=True)
-    truth = step_ns(even)
+    truth = true_step_ns(even)
     assert row["layers"] == [sum(layers) // 2] * 2
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
     assert abs(row["predicted_step_ns"] - truth) < 0.3 * abs(row["measured_step_ns"] - truth)
@@ -151,7 +152,7 @@ def test_with_more_stages_the_bubble_is_worth_it() -> None:
 @pytest.mark.slow
 def test_a_schedule_that_may_take_longer_is_not_offered() -> None:
     [found] = [one for one in findings(tables(TWO)) if one.name == "pipeline_bubble"]
-    assert step_ns(replace(TWO, schedule="zb-h1")) > step_ns(TWO)
+    assert true_step_ns(replace(TWO, schedule="zb-h1")) > true_step_ns(TWO)
     assert found.predicted_gain_ns is None and found.changes == ()
     assert "schedule=zb-h1 is not sure" in str(found.no_gain_reason)
 
