@@ -52,8 +52,8 @@ def sql_metrics() -> tuple[Metric, ...]:
 
 def metric(name: str) -> Metric:
     """The metric of that name; KeyError where there is none."""
-    found = {known.name: known for known in sql_metrics()}.get(name)
-    return found or {known.name: known for known in _python_metrics()}[name]
+    head = {metric.name: metric for metric in sql_metrics()}.get(name)
+    return head or {metric.name: metric for metric in _python_metrics()}[name]
 
 
 def column_names(name: str) -> tuple[str, ...]:
@@ -64,14 +64,14 @@ def column_names(name: str) -> tuple[str, ...]:
 @cache
 def _python_metrics() -> tuple[Metric, ...]:
     room = resources.files(__package__)
-    found: list[Metric | None] = []
+    heads: list[Metric | None] = []
     for place in sorted(_modules(room, "")):
         text = room.joinpath(place).read_text(encoding="utf-8")
         module = place.removesuffix(".py").replace("/", ".")
         for name, head, function in _COMPUTED.findall(text):
             head = re.sub("^#", "--", head, flags=re.M)
-            found.append(head_of(head, name, place, function=f"{module}.{function}"))
-    return tuple(head for head in found if head is not None)
+            heads.append(head_of(head, name, place, function=f"{module}.{function}"))
+    return tuple(head for head in heads if head is not None)
 
 
 def _modules(folder: Traversable, place: str) -> Iterator[str]:
@@ -84,17 +84,17 @@ def _modules(folder: Traversable, place: str) -> Iterator[str]:
 
 def shown_in(table: str) -> Metric | None:
     """The metric that a table of that name shows on a page."""
-    return next((known for known in metrics() if table in known.tables), None)
+    return next((metric for metric in metrics() if table in metric.tables), None)
 
 
 def drawn_in(figure: str) -> tuple[Metric, ...]:
     """The metrics that a figure or tile of that name is drawn from."""
-    return tuple(known for known in metrics() if figure in known.figures)
+    return tuple(metric for metric in metrics() if figure in metric.figures)
 
 
-def in_order(chosen: Iterable[Metric] | None = None) -> list[Metric]:
+def in_order(selection: Iterable[Metric] | None = None) -> list[Metric]:
     """Those chosen (None: all), each after those of them that it reads of."""
-    by_view = {known.view or known.name: known for known in chosen or metrics()}
+    by_view = {metric.view or metric.name: metric for metric in selection or metrics()}
     done: dict[str, Metric] = {}
 
     def put(name: str) -> None:
@@ -121,42 +121,42 @@ def metrics_markdown() -> str:
         " figures of a step differ from the profiler's own table,"
         " [steps-and-the-profiler.md](steps-and-the-profiler.md) says why.",
     ]
-    for known in in_order():
-        kept = "rank" if known.rows_from else "capture" if known.over else ""
+    for metric in in_order():
+        scope = "rank" if metric.rows_from else "capture" if metric.over else ""
         lines += [
             "",
-            f"## {known.name}",
+            f"## {metric.name}",
             "",
-            f"{known.meaning} *{known.question}*",
+            f"{metric.meaning} *{metric.question}*",
             "",
-            known.rules,
+            metric.rules,
             "",
-            f"{_source(known)} ([{known.file.rpartition('/')[2]}](../analysis/{known.file}))"
-            + (f"; kept with each {kept} in the store." if kept else "."),
-            *_outlets(known),
+            f"{_source(metric)} ([{metric.file.rpartition('/')[2]}](../analysis/{metric.file}))"
+            + (f"; kept with each {scope} in the store." if scope else "."),
+            *_outlets(metric),
             "",
             "| column | type | unit | meaning |",
             "| --- | --- | --- | --- |",
         ]
         lines += [
             f"| `{column.name}` | {column.type} | {column.unit} | {column.meaning} |"
-            for column in known.columns
+            for column in metric.columns
         ]
     return "\n".join(lines) + "\n"
 
 
-def _source(known: Metric) -> str:
-    inputs = ", ".join(f"`{name}`" for name in known.inputs)
-    if known.function:
-        return f"In Python: `npuscope.analysis.{known.function}`"
-    return f"In SQL: `{known.view}`, from {inputs}"
+def _source(metric: Metric) -> str:
+    inputs = ", ".join(f"`{name}`" for name in metric.inputs)
+    if metric.function:
+        return f"In Python: `npuscope.analysis.{metric.function}`"
+    return f"In SQL: `{metric.view}`, from {inputs}"
 
 
-def _outlets(known: Metric) -> list[str]:
-    outlets = [f"`npuscope {one}`" for one in known.commands]
-    outlets += [f"table `{one}` of pages" for one in known.tables]
-    outlets += [f"figure `{one}`" for one in known.figures]
-    outlets += [f"gauge `{one.name}`" for one in known.gauges]
+def _outlets(metric: Metric) -> list[str]:
+    outlets = [f"`npuscope {one}`" for one in metric.commands]
+    outlets += [f"table `{one}` of pages" for one in metric.tables]
+    outlets += [f"figure `{one}`" for one in metric.figures]
+    outlets += [f"gauge `{one.name}`" for one in metric.gauges]
     return ["", f"Shown by {', '.join(outlets)}."] if outlets else []
 
 

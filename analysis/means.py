@@ -93,13 +93,13 @@ def mean_step_bars(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.Dat
     """A mean step of each rank, or each step where there is one rank and several steps: rows of
     `mean_steps` with a column `rank` or `step`, those with all parts of a step."""
     ranks = mean_steps(con, scope, by="rank")
-    found, other = ranks.drop_nulls("length_ns"), "step"
-    if found["rank"].n_unique() < 2:
+    bars, other = ranks.drop_nulls("length_ns"), "step"
+    if bars["rank"].n_unique() < 2:
         steps = mean_steps(con, scope, by="step")
         steps = steps.drop_nulls("length_ns")
         if steps.height > 1:
-            found, other = steps, "rank"
-    return found.drop(other, "stage")
+            bars, other = steps, "rank"
+    return bars.drop(other, "stage")
 
 
 def deviations(
@@ -110,14 +110,14 @@ def deviations(
 
     Where a rank's stage is not known, all are compared with each other.
     """
-    known = frame.drop_nulls(measure)
-    if known.height and known["step"].null_count() < known.height:
-        known = known.drop_nulls("step")
+    values = frame.drop_nulls(measure)
+    if values.height and values["step"].null_count() < values.height:
+        values = values.drop_nulls("step")
     middle = pl.col(measure).median().over("step")
     if stages is not None and are_known(stages):
-        known = known.join(stages.unique("rank"), on="rank", how="left", maintain_order="left")
+        values = values.join(stages.unique("rank"), on="rank", how="left", maintain_order="left")
         middle = pl.col(measure).median().over("step", "pp_rank")
-    return known.select("rank", "step", measure, (pl.col(measure) - middle).alias("deviation_ns"))
+    return values.select("rank", "step", measure, (pl.col(measure) - middle).alias("deviation_ns"))
 
 
 def are_known(stages: pl.DataFrame | None) -> bool:
@@ -130,8 +130,8 @@ def mean_kernels(
 ) -> pl.DataFrame:
     """Kernels of such a step, longest total first: columns of the metric `mean_kernels`, the key
     called `by`."""
-    found = _means(con, "mean_kernels", scope).filter(pl.col("by_key") == by).drop("by_key")
-    return (found.drop("core") if by == "core" else found).rename({"key": by})
+    means = _means(con, "mean_kernels", scope).filter(pl.col("by_key") == by).drop("by_key")
+    return (means.drop("core") if by == "core" else means).rename({"key": by})
 
 
 def mean_comm(
@@ -143,13 +143,13 @@ def mean_comm(
 ) -> pl.DataFrame:
     """Communication of such a step, or of each step over its ranks, most exposed first: columns of
     the metric `mean_comm`, of the keys those that are told apart."""
-    found = _means(con, "mean_comm", scope).filter(
+    means = _means(con, "mean_comm", scope).filter(
         pl.col("by_key") == by, pl.col("by_step") == is_by_step
     )
     keys = {"kind": ("op_type", "group_hash"), "type": ("kind", "group_hash"),
             "op": ("group_hash",), "group": ()}[by]  # fmt: skip
     unused = [*(["group_count"] if by != "op" else []), *(["step"] if not is_by_step else [])]
-    return found.drop("by_key", "by_step", *keys, *unused)
+    return means.drop("by_key", "by_step", *keys, *unused)
 
 
 def means_of_fewer(rows: pl.DataFrame, headings: Mapping[str, str]) -> str | None:
@@ -161,23 +161,23 @@ def means_of_fewer(rows: pl.DataFrame, headings: Mapping[str, str]) -> str | Non
     named: dict[tuple[int, int], list[str]] = {}
     for figure, heading in headings.items():
         # Of rows without any the table says that they are unknown.
-        known = sorted(count for count in rows[f"{figure}_rank_step_count"].to_list() if count)
-        if known and known[0] < every:
-            named.setdefault((known[0], known[-1]), []).append(heading)
+        counts = sorted(count for count in rows[f"{figure}_rank_step_count"].to_list() if count)
+        if counts and counts[0] < every:
+            named.setdefault((counts[0], counts[-1]), []).append(heading)
     template = (
         "{figures}: mean of {count} of {every} ranks" if steps == 1 or not steps
         else "{figures}: mean of {count} of the ranks' {every} steps"
     )  # fmt: skip
-    told = [
+    sentences = [
         Message(
             template,
-            figures=join(listed),
+            figures=join(ranks),
             count=f"{low:,}" if low == high else f"{low:,}-{high:,}",
             every=f"{every:,}",
         )
-        for (low, high), listed in named.items()
+        for (low, high), ranks in named.items()
     ]
-    return join(told, "; ") or None
+    return join(sentences, "; ") or None
 
 
 def mean_links(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
@@ -226,8 +226,8 @@ def _means(con: duckdb.DuckDBPyConnection, name: str, scope: Scope) -> pl.DataFr
     cut = [(view, scope) for view in views] + [(view, scope.job) for view in _OF_JOB]
     values: list[str | int] = []
     selects: list[str] = []
-    for view, chosen in cut:
-        clause, given = chosen.where()
+    for view, part in cut:
+        clause, given = part.where()
         selects.append(f"{view} as (select * from {view} {clause})")
         values += given
     parts = ", ".join(selects)

@@ -88,21 +88,21 @@ def _answering(
         memory = _MEMORIES.get(con)
         if memory is None:
             return answer(con, *args, **kwargs)
-        given = signature.bind(con, *args, **kwargs)
-        given.arguments.pop("known", None)
-        given.apply_defaults()
-        key = (answer.__module__, answer.__qualname__, *map(_hashable, given.args[1:]),
-               *((name, _hashable(value)) for name, value in given.kwargs.items()))  # fmt: skip
+        call = signature.bind(con, *args, **kwargs)
+        call.arguments.pop("known", None)
+        call.apply_defaults()
+        key = (answer.__module__, answer.__qualname__, *map(_hashable, call.args[1:]),
+               *((name, _hashable(value)) for name, value in call.kwargs.items()))  # fmt: skip
         if key not in memory.told:
             if is_kept and memory.store is not None:
-                told = _from_store(con, memory, key, lambda: answer(con, *args, **kwargs))
+                result = _from_store(con, memory, key, lambda: answer(con, *args, **kwargs))
             else:
-                told = answer(con, *args, **kwargs)
+                result = answer(con, *args, **kwargs)
             if most is not None:
                 mine = [other for other in memory.told if other[:2] == key[:2]]
                 for other in mine[: len(mine) - most + 1]:
                     del memory.told[other]
-            memory.told[key] = told
+            memory.told[key] = result
         copied: Told = _copy(memory.told[key])
         return copied
 
@@ -124,20 +124,20 @@ def _from_store(
     content = read_answer(memory.answers, question)
     if content is not None:
         try:
-            found: Told = unpack(content)
+            answer: Told = unpack(content)
         except ValueError:
             pass
         else:
-            return found
+            return answer
     began_s = time.process_time()
-    told = compute()
+    result = compute()
     if time.process_time() - began_s >= WORTH_S:
         try:
-            content = pack(told)
+            content = pack(result)
         except TypeError:  # it holds what files do not
-            return told
+            return result
         keep_answer(memory.answers, question, content)
-    return told
+    return result
 
 
 def _answers(con: duckdb.DuckDBPyConnection, path: Path | None) -> Answers:
@@ -150,14 +150,14 @@ def _answers(con: duckdb.DuckDBPyConnection, path: Path | None) -> Answers:
     return Answers(path, store.version(path, store.opened_over(con, path)), version_of_all())
 
 
-def _copy(told: Any) -> Any:
+def _copy(answer: Any) -> Any:
     """What is put into one answer is not in the next."""
-    if isinstance(told, list | dict):
-        return told.copy()
-    if type(told) is tuple:
-        return tuple(map(_copy, told))
-    clone = getattr(told, "clone", None)  # a frame's
-    return clone() if clone is not None else told
+    if isinstance(answer, list | dict):
+        return answer.copy()
+    if type(answer) is tuple:
+        return tuple(map(_copy, answer))
+    clone = getattr(answer, "clone", None)  # a frame's
+    return clone() if clone is not None else answer
 
 
 def _hashable(value: Any) -> Hashable:

@@ -192,13 +192,13 @@ def sql_text(file: str) -> str:
 def sql_files() -> dict[str, str]:
     """Where each file below `sql/` lies in this room: `sql/steps/steps.sql`, by its name."""
     topics = resources.files(__package__).joinpath("sql").iterdir()
-    found = {
+    files = {
         file.name: f"sql/{topic.name}/{file.name}"
         for topic in topics
         if topic.is_dir()
         for file in topic.iterdir()
     }
-    return dict(sorted(found.items(), key=lambda one: one[1]))
+    return dict(sorted(files.items(), key=lambda one: one[1]))
 
 
 _READ_BY: dict[str, tuple[str, ...]] = {}
@@ -207,8 +207,8 @@ _READ_BY_AT_MOST = 1024
 
 def read_by(con: duckdb.DuckDBPyConnection, query: str) -> tuple[str, ...]:
     """Tables and views that a query reads, but for those it makes itself (`with`); any `con`."""
-    if (known := _READ_BY.get(query)) is not None:
-        return known  # every store that is opened asks this of the same metrics
+    if (tables_of := _READ_BY.get(query)) is not None:
+        return tables_of  # every store that is opened asks this of the same metrics
     # The engine's get_table_names binds what it parses, which it cannot do without the tables.
     ((tree,),) = con.execute("select json_serialize_sql(?)", [query]).fetchall()
     own = {*_MADE.findall(tree)}
@@ -231,37 +231,37 @@ def _parser() -> duckdb.DuckDBPyConnection:
 def head_of(text: str, name: str, file: str, *, function: str = "") -> Metric | None:
     """The metric that the head of a file describes; None where it has no title."""
     lines = _MORE.sub(" ", text.partition("\nwith\n")[0]).splitlines()
-    told: dict[str, list[str]] = {}
+    prose_of: dict[str, list[str]] = {}
     prose, columns = "", []
     for line in lines:
-        if found := _FACT.fullmatch(line):
-            told.setdefault(found[1], []).append(found[2])
-        elif found := _COLUMN.fullmatch(line):
-            columns.append(Column(found[1], found[2], _unit(found[1]), found[3].strip()))
+        if fact := _FACT.fullmatch(line):
+            prose_of.setdefault(fact[1], []).append(fact[2])
+        elif fact := _COLUMN.fullmatch(line):
+            columns.append(Column(fact[1], fact[2], _unit(fact[1]), fact[3].strip()))
         else:
             prose += " " + (line.lstrip("- ").strip() or "\n")
-    if "title" not in told:
+    if "title" not in prose_of:
         return None
 
-    def listed(key: str) -> tuple[str, ...]:
-        return tuple(told[key][0].split(", ")) if key in told else ()
+    def words_of(key: str) -> tuple[str, ...]:
+        return tuple(prose_of[key][0].split(", ")) if key in prose_of else ()
 
-    places = [Column(one, _PLACES[one][0], "", _PLACES[one][1]) for one in listed("by")]
+    places = [Column(one, _PLACES[one][0], "", _PLACES[one][1]) for one in words_of("by")]
     question, *rules = prose.split("\n")
-    asked = told.get("function", [function])[0]
+    function_name = prose_of.get("function", [function])[0]
     return Metric(
         name=name,
-        view="" if asked else told.get("view", [name])[0],
-        function=asked,
-        title=told["title"][0],
-        meaning=told["meaning"][0],
+        view="" if function_name else prose_of.get("view", [name])[0],
+        function=function_name,
+        title=prose_of["title"][0],
+        meaning=prose_of["meaning"][0],
         file=file,
-        rows_from=listed("rows from"),
-        over=listed("over all ranks of"),
-        commands=listed("command"),
-        tables=listed("table"),
-        figures=listed("figure"),
-        gauges=tuple(_gauge(one) for one in told.get("gauge", ())),
+        rows_from=words_of("rows from"),
+        over=words_of("over all ranks of"),
+        commands=words_of("command"),
+        tables=words_of("table"),
+        figures=words_of("figure"),
+        gauges=tuple(_gauge(one) for one in prose_of.get("gauge", ())),
         question=question.strip(),
         rules=" ".join(rule.strip() for rule in rules if rule.strip()),
         columns=(*places, *columns),
@@ -269,10 +269,10 @@ def head_of(text: str, name: str, file: str, *, function: str = "") -> Metric | 
 
 
 def _gauge(text: str) -> Gauge:
-    found = _GAUGE.fullmatch(text)
-    if found is None:
+    match = _GAUGE.fullmatch(text)
+    if match is None:
         raise ValueError(f"no gauge: {text}")
-    name, labels, values, meaning = found.groups()
+    name, labels, values, meaning = match.groups()
     named = tuple(labels.replace(" ", "").split(",")) if labels else ()
     several = re.fullmatch(r"\w+(, \w+)+", values)
     return Gauge(name, named, tuple(values.split(", ")) if several else (values,), meaning)

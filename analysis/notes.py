@@ -40,20 +40,22 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     apart = _all(con, sql_text("apart_steps.sql"))
     forward = forward_steps(con)
     warm = _all(con, "from job_steps where is_warm_up order by run, capture, step")
-    found: list[str] = []
+    notes_here: list[str] = []
     for one in facts.to_dicts():
         here = Scope(one["run"], one["capture"])
-        chosen = _of(selected, here)
-        partly = set(chosen.drop_nulls("left_out_tables")["rank"])
+        selections = _of(selected, here)
+        partly = set(selections.drop_nulls("left_out_tables")["rank"])
         remarks: list[str] = [
             *_missing(one),
-            *_selection_notes(chosen, one["rank_count"]),
+            *_selection_notes(selections, one["rank_count"]),
             *_without_figures(one["ranks"], _of(steps, here), partly),
             *_light(_of(steps, here), partly),
             *_devices(_of(devices, here)),
             *_unseen(_of(unseen, here)),
             *_uneven(
-                _of(steps, here), _of(unseen, here), set(chosen.drop_nulls("kept_steps")["rank"])
+                _of(steps, here),
+                _of(unseen, here),
+                set(selections.drop_nulls("kept_steps")["rank"]),
             ),
             *_without_steps(_of(steps, here)),
             *_outside(_of(outside, here)),
@@ -68,8 +70,8 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
                 Message(of_one, run=one["run"], capture=one["capture"], note=remark)
                 for remark in remarks
             ]
-        found += remarks
-    return found
+        notes_here += remarks
+    return notes_here
 
 
 def no_kernels(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str:
@@ -92,8 +94,8 @@ def only_time_of_communication(con: duckdb.DuckDBPyConnection, scope: Scope = AL
     clause, values = scope.where()
     timed = f"select 1 from (select * from step_summary {clause}) where communication_ns > 0"
     known = f"select 1 from (select * from comm_summary {clause})"
-    asked = f"select exists({timed}) and not exists({known})"
-    ((is_so,),) = con.execute(asked, [*values, *values]).fetchall()
+    query = f"select exists({timed}) and not exists({known})"
+    ((is_so,),) = con.execute(query, [*values, *values]).fetchall()
     if not is_so:
         return None
     return Message(
@@ -121,10 +123,10 @@ def _missing(facts: dict[str, Any]) -> Iterable[str]:
         )
 
 
-def _selection_notes(chosen: pl.DataFrame, rank_count: int) -> Iterable[str]:
+def _selection_notes(selections: pl.DataFrame, rank_count: int) -> Iterable[str]:
     """Which ranks were read in part, by what was left out, and how to read the rest."""
     by_tables: dict[str, list[int]] = {}
-    for one in chosen.drop_nulls("left_out_tables").sort("rank").to_dicts():
+    for one in selections.drop_nulls("left_out_tables").sort("rank").to_dicts():
         tables = one["left_out_tables"]
         key = "" if LARGE_TABLES <= set(tables) else ", ".join(tables)
         by_tables.setdefault(key, []).append(one["rank"])
@@ -144,13 +146,13 @@ def _selection_notes(chosen: pl.DataFrame, rank_count: int) -> Iterable[str]:
             what=what,
             command=f"`npuscope ingest PATH --ranks {ranks[0]}`",
         )
-    kept = chosen.drop_nulls("kept_steps")
-    if not kept.is_empty():
-        steps = kept.explode("kept_steps").drop_nulls("kept_steps")["kept_steps"]
+    with_steps = selections.drop_nulls("kept_steps")
+    if not with_steps.is_empty():
+        steps = with_steps.explode("kept_steps").drop_nulls("kept_steps")["kept_steps"]
         yield Message(
             "{ranks}: only steps {steps} were selected; everything outside them is unknown. To read"
             " it: {command}.",
-            ranks=ranks_named(kept["rank"]),
+            ranks=ranks_named(with_steps["rank"]),
             steps=numbers(steps) or "(none)",
             command="`npuscope ingest PATH`",
         )
@@ -175,13 +177,13 @@ def _without_figures(ranks: list[int], steps: pl.DataFrame, partly: set[int]) ->
 
 def _light(steps: pl.DataFrame, partly: set[int]) -> Iterable[str]:
     light = steps.filter(pl.col("basis") == "profiler_table")
-    told = Message("figures come from the profiler's own table (basis profiler_table).")
+    note = Message("figures come from the profiler's own table (basis profiler_table).")
     for ranks, reason in (
         (sorted(set(light["rank"]) - partly), Message("no compute kernels")),
         (sorted(set(light["rank"]) & partly), ""),
     ):
         if ranks:
-            why = join((reason, told), "; ")
+            why = join((reason, note), "; ")
             yield Message("{ranks}: {why}", ranks=ranks_named(ranks), why=why)
 
 
@@ -212,7 +214,7 @@ def _forward(forward: pl.DataFrame) -> Iterable[str]:
 
 def _warm_up(steps: pl.DataFrame) -> Iterable[str]:
     if steps.height:
-        told = ", ".join(f"{ns / 1e6:,.1f}" for ns in steps["step_ns"])
+        lengths = ", ".join(f"{ns / 1e6:,.1f}" for ns in steps["step_ns"])
         one = "step {steps} is warm-up ({told} ms, later steps {usual} ms): excluded from means."
         several = (
             "steps {steps} are warm-up ({told} ms, later steps {usual} ms): excluded from means."
@@ -220,7 +222,7 @@ def _warm_up(steps: pl.DataFrame) -> Iterable[str]:
         yield Message(
             one if steps.height == 1 else several,
             steps=numbers(steps["step"]),
-            told=told,
+            told=lengths,
             usual=f"{steps['median_ns'][0] / 1e6:,.1f}",
         )
 
@@ -241,12 +243,12 @@ def _devices(devices: pl.DataFrame) -> Iterable[str]:
         lowest = Message(
             "device {device}, as the rank's own is unknown", device=min(one["devices"])
         )
-        shown = Message("the rank's own") if one["known"] else lowest
+        words = Message("the rank's own") if one["known"] else lowest
         yield Message(
             "rank {rank}: the profiler's table has devices {devices}; shown is {shown}.",
             rank=one["rank"],
             devices=numbers(one["devices"]),
-            shown=shown,
+            shown=words,
         )
 
 
@@ -268,7 +270,7 @@ def _uneven(steps: pl.DataFrame, unseen: pl.DataFrame, partly: set[int]) -> Iter
     lacking = lacking.join(unseen, on=["rank", "step"], how="anti")
     if lacking.is_empty():
         return
-    told = Message(
+    note = Message(
         "{ranks}: without steps {steps}, which others recorded. Means count each recorded step of"
         " each rank once, so ranks with more steps weigh more.",
         ranks=ranks_named(lacking["rank"]),
@@ -276,7 +278,7 @@ def _uneven(steps: pl.DataFrame, unseen: pl.DataFrame, partly: set[int]) -> Iter
     )
     shared = set(theirs["step"]) - set(lacking["step"])
     hint = Message("`--step {step}` compares like with like.", step=min(shared, default=0))
-    yield join((told, hint), " ") if shared else told
+    yield join((note, hint), " ") if shared else note
 
 
 def _without_steps(steps: pl.DataFrame) -> Iterable[str]:

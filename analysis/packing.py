@@ -63,8 +63,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return ["dict", [[_plain(name), _plain(one)] for name, one in value.items()]]
     if is_dataclass(value) and _ROOM.fullmatch(kind.__module__):
-        told = {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
-        return ["record", kind.__module__, kind.__name__, told]
+        record = {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+        return ["record", kind.__module__, kind.__name__, record]
     numpy = sys.modules.get("numpy")
     if numpy and isinstance(value, numpy.ndarray | numpy.generic) and not value.dtype.hasobject:
         shape = None if isinstance(value, numpy.generic) else [*value.shape]
@@ -72,10 +72,10 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{kind.__module__}.{kind.__qualname__} is not kept")
 
 
-def _value(told: Any) -> Any:
-    if not isinstance(told, list):
-        return told
-    kind, *parts = told
+def _value(packed: Any) -> Any:
+    if not isinstance(packed, list):
+        return packed
+    kind, *parts = packed
     if kind in _LISTS:
         return _LISTS[kind](map(_value, parts[0]))
     if kind == "dict":
@@ -112,10 +112,10 @@ def _array(dtype: str, shape: list[int] | None, content: bytes) -> Any:
     return flat[0] if shape is None else flat.reshape(shape)
 
 
-def _record(module: str, name: str, told: dict[str, Any]) -> Any:
+def _record(module: str, name: str, packed: dict[str, Any]) -> Any:
     if not _ROOM.fullmatch(module):
         raise ValueError(f"no module of records: {module!r}")
     kind = getattr(import_module(module), name)
     if not (isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == module):
         raise ValueError(f"no record: {module}.{name}")
-    return kind(**{field: _value(value) for field, value in told.items()})
+    return kind(**{field: _value(value) for field, value in packed.items()})

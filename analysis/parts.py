@@ -84,19 +84,19 @@ def exposed_parts(parts: pl.DataFrame, by: Sequence[str] = PLACE) -> pl.DataFram
     ns, part = pl.col("ns"), pl.col("part")
     is_exposed = part.is_in(COMMUNICATION)
 
-    def known(which: pl.Expr) -> pl.Expr:
+    def sum_of_known(which: pl.Expr) -> pl.Expr:
         mine = ns.filter(which)
         return pl.when((mine.len() > 0) & (mine.null_count() == 0)).then(mine.sum())
 
     all_ns = pl.when(ns.null_count() == 0).then(ns.sum())
     has_none = ~is_exposed.any()
-    exposed_ns = pl.when(has_none).then(0).otherwise(known(is_exposed))
+    exposed_ns = pl.when(has_none).then(0).otherwise(sum_of_known(is_exposed))
     return (
         parts.group_by(list(by), maintain_order=True)
         .agg(
             exposed_ns.alias("exposed_ns"),
             all_ns.alias("_all_ns"),
-            *(known(part == name).alias(f"{name}_ns") for name in COMMUNICATION),
+            *(sum_of_known(part == name).alias(f"{name}_ns") for name in COMMUNICATION),
         )
         .with_columns(
             pl.when(pl.col("_all_ns") > 0)
@@ -111,11 +111,11 @@ def mean_of(parts: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     """keys, part, ns, share_ratio: parts of a mean rank and step in the order of `PARTS`, over the
     steps where all of them are known."""
     keys = list(keys)
-    known = parts.filter(pl.col("ns").null_count().over(PLACE) == 0)
-    over = known.select(*dict.fromkeys([*keys, *PLACE])).unique().group_by(keys).len()
+    whole = parts.filter(pl.col("ns").null_count().over(PLACE) == 0)
+    over = whole.select(*dict.fromkeys([*keys, *PLACE])).unique().group_by(keys).len()
     order = pl.col("part").replace_strict({part: n for n, part in enumerate(PARTS)})
     return (
-        known.group_by(*keys, "part")
+        whole.group_by(*keys, "part")
         .agg(pl.col("ns").sum())
         .join(over, on=keys, nulls_equal=True)
         .with_columns((pl.col("ns") / pl.col("len")).alias("ns"))

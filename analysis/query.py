@@ -117,11 +117,11 @@ def kernels(
     if by not in get_args(KernelKey):
         raise UsageError(f"kernels by {by!r}: choose one of {', '.join(get_args(KernelKey))}")
     columns = "* exclude (by_key, core)" if by == "core" else "* exclude (by_key)"
-    found = select(
+    rows = select(
         con, "kernel_summary", scope, "total_ns desc, key nulls last",
         top=top, columns=columns, by_key=by,
     )  # fmt: skip
-    return found.rename({"key": by})
+    return rows.rename({"key": by})
 
 
 def outside_steps(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:

@@ -94,11 +94,11 @@ def report_rows(
     con: duckdb.DuckDBPyConnection, scope: Scope, *, top: int, path: str = "PATH"
 ) -> list[dict[str, Any]]:
     """The report for programs: facts of each capture, with the rows of every section."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for facts in query.capture_facts(con, scope).to_dicts():
         here = replace(scope, run=facts["run"], capture=facts["capture"])
-        seen, ran = expert_overview(con, here), pipeline_told(con, here)
-        found_now = findings(con, here, path=path, experts=seen)
+        overview, ran = expert_overview(con, here), pipeline_told(con, here)
+        found_now = findings(con, here, path=path, experts=overview)
         sections = {
             "findings": finding_rows(found_now),
             "mean_step": query.rows(means.mean_steps(con, here)),
@@ -111,7 +111,7 @@ def report_rows(
             "kernels": query.rows(query.kernels(con, here, by="type", top=top)),
             "communication": query.rows(query.comm(con, here)),
             "rank_blame": blame_rows(rank_blame(con, here)) if is_across(con) else [],
-            "experts": experts_rows(seen),
+            "experts": experts_rows(overview),
             **_pipeline_rows(ran),
             "limits": query.limits(con, here),
         }
@@ -121,8 +121,8 @@ def report_rows(
             *(why for name, why in ABSENT.items() if name in sections and not sections[name]),
         ]
         if sections["step_rows"]:
-            found.append({**facts, **sections})
-    return found
+            rows.append({**facts, **sections})
+    return rows
 
 
 def expert_overview(con: duckdb.DuckDBPyConnection, here: Scope) -> Overview | None:
@@ -140,24 +140,24 @@ def is_across(con: duckdb.DuckDBPyConnection) -> bool:
 @memoize
 def mfu_losses(con: duckdb.DuckDBPyConnection, here: Scope) -> tuple[Figures, pl.DataFrame]:
     """What `mfu` tells, but for single kernels, and rows of its waterfall."""
-    found = mfu(con, here)
-    rows = losses(con, found.rows, kernel_work(found.counted), here)
-    return replace(found, counted=found.counted.clear()), rows
+    figures = mfu(con, here)
+    rows = losses(con, figures.rows, kernel_work(figures.counted), here)
+    return replace(figures, counted=figures.counted.clear()), rows
 
 
-def no_waterfall(rows: pl.DataFrame, found: Figures) -> str:
+def no_waterfall(rows: pl.DataFrame, figures: Figures) -> str:
     """Why there is no waterfall of what `mfu` tells; empty where there is one."""
     if not rows.filter(pl.col("term") == "achieved").is_empty():
         return ""
-    return Message("From the peak to what is achieved: not known: {why}", why=why_unknown(found))
+    return Message("From the peak to what is achieved: not known: {why}", why=why_unknown(figures))
 
 
 def _mfu_rows(con: duckdb.DuckDBPyConnection, here: Scope) -> dict[str, Any]:
     """`mfu` per rank and step, `waterfall` of all of them together."""
-    found, rows = mfu_losses(con, here)
+    figures, rows = mfu_losses(con, here)
     return {
-        "no_waterfall": no_waterfall(rows, found) or None,
-        "mfu": query.rows(found.rows.select(column_names("mfu"))),
+        "no_waterfall": no_waterfall(rows, figures) or None,
+        "mfu": query.rows(figures.rows.select(column_names("mfu"))),
         "waterfall": query.rows(together(con, rows)),
     }
 
@@ -169,22 +169,22 @@ def pipeline_told(con: duckdb.DuckDBPyConnection, here: Scope) -> Answer | Messa
     return pipeline_overview(con, here.run or "", here.capture or "")
 
 
-def _pipeline_rows(found: Answer | Message | None) -> dict[str, Any]:
-    if isinstance(found, Answer):
-        return {"pipeline": answer_rows(found), "no_pipeline": None}
-    why = None if found is None else Message("pipeline: {why}", why=found)
+def _pipeline_rows(answer: Answer | Message | None) -> dict[str, Any]:
+    if isinstance(answer, Answer):
+        return {"pipeline": answer_rows(answer), "no_pipeline": None}
+    why = None if answer is None else Message("pipeline: {why}", why=answer)
     return {"pipeline": None, "no_pipeline": why}
 
 
-def experts_rows(seen: Overview | None) -> dict[str, Any] | None:
+def experts_rows(overview: Overview | None) -> dict[str, Any] | None:
     """What is known of expert load; None where nothing is."""
-    if seen is None:
+    if overview is None:
         return None
     return {
-        "item": seen.item,
-        "layers": query.rows(seen.layers),
-        "hottest": query.rows(hottest(seen, HOTTEST)),
-        "cost": seen.cost,
-        "devices_count": seen.devices_count,
-        "notes": list(seen.notes),
+        "item": overview.item,
+        "layers": query.rows(overview.layers),
+        "hottest": query.rows(hottest(overview, HOTTEST)),
+        "cost": overview.cost,
+        "devices_count": overview.devices_count,
+        "notes": list(overview.notes),
     }

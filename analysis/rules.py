@@ -73,8 +73,8 @@ def _places(root: Path) -> Mapping[str, str]:
 
 
 def _files(root: Path, folder: str) -> Iterator[str]:
-    with os.scandir(root / folder) as found:
-        for one in found:
+    with os.scandir(root / folder) as entries:
+        for one in entries:
             place = f"{folder}/{one.name}"
             if one.name.startswith("."):  # an editor's
                 continue
@@ -88,8 +88,8 @@ def sources(starts: Iterable[str], root: Path = PACKAGE) -> dict[str, str]:
     """Text of modules and queries, and of all files that they reach, by name."""
     waiting = [*starts]
     texts: dict[str, str] = {}
-    views = {known.view: known.file.rpartition("/")[2] for known in sql_metrics()}
-    names = {known.name: known.file.rpartition("/")[2] for known in sql_metrics()}
+    views = {metric.view: metric.file.rpartition("/")[2] for metric in sql_metrics()}
+    names = {metric.name: metric.file.rpartition("/")[2] for metric in sql_metrics()}
     while waiting:
         name = waiting.pop()
         if name in texts or _NO_RULES.fullmatch(name):
@@ -136,7 +136,7 @@ def _imports_of(code: str, name: str, *, is_package: bool) -> Iterator[str]:
     """Names of modules that a module imports, and of what it takes from packages."""
     here = name.split(".") if is_package else name.split(".")[:-1]
     yield name.rpartition(".")[0]  # the package on the way runs too
-    for origin, taken, plain in _IMPORT.findall(code):
+    for origin, names, plain in _IMPORT.findall(code):
         if plain:
             yield from (one.split()[0] for one in plain.split(","))
             continue
@@ -144,4 +144,4 @@ def _imports_of(code: str, name: str, *, is_package: bool) -> Iterator[str]:
         base = ".".join([*here[: len(here) - dots + 1], origin[dots:]]) if dots else origin
         base = base.rstrip(".")
         yield base
-        yield from (f"{base}.{one}" for one in _WORD.findall(taken))
+        yield from (f"{base}.{one}" for one in _WORD.findall(names))

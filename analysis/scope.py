@@ -35,8 +35,8 @@ class Scope:
 
     def chosen(self, of: Sequence[str] = PLACE) -> dict[str, str | int]:
         """What is chosen of these columns."""
-        told = ((name, getattr(self, name)) for name in of)
-        return {name: value for name, value in told if value is not None}
+        values = ((name, getattr(self, name)) for name in of)
+        return {name: value for name, value in values if value is not None}
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in self.chosen().items())
@@ -46,10 +46,10 @@ class Scope:
     ) -> tuple[str, list[str | int]]:
         """`where` clause for what is chosen of these columns and for what others equal, where that
         is not None; and its parameters."""
-        asked = {name: value for name, value in equal.items() if value is not None}
-        asked |= self.chosen(of)
-        clause = " and ".join(f"{column} = ?" for column in asked)
-        return (f"where {clause}" if asked else ""), list(asked.values())
+        conditions = {name: value for name, value in equal.items() if value is not None}
+        conditions |= self.chosen(of)
+        clause = " and ".join(f"{column} = ?" for column in conditions)
+        return (f"where {clause}" if conditions else ""), list(conditions.values())
 
 
 ALL = Scope()

@@ -33,8 +33,8 @@ class Summary:
 
 
 @cache  # ingest asks for each rank; the files of rules stay while a process runs
-def _summary(known: Metric, sql: str, digest: str) -> Summary:
-    file = known.file.rpartition("/")[2]
+def _summary(metric: Metric, sql: str, digest: str) -> Summary:
+    file = metric.file.rpartition("/")[2]
     reached = rules.sources([file])
     del reached[file]  # `sql` is that file with what is put into it
     text = "\n".join(
@@ -45,13 +45,15 @@ def _summary(known: Metric, sql: str, digest: str) -> Summary:
         ]
     )
     version = hashlib.sha256(text.encode()).hexdigest()[:12]
-    return Summary(known.view, version, sql, known.rows_from)
+    return Summary(metric.view, version, sql, metric.rows_from)
 
 
 def summaries() -> tuple[Summary, ...]:
     """Every summary in its current version."""
     return tuple(
-        _summary(known, known.sql, schema.digest()) for known in sql_metrics() if known.rows_from
+        _summary(metric, metric.sql, schema.digest())
+        for metric in sql_metrics()
+        if metric.rows_from
     )
 
 

@@ -168,9 +168,9 @@ def trend_changes(captures: pl.DataFrame, log: pl.DataFrame) -> pl.DataFrame:
         for basis, frame in (("captures", captures), ("train_log", log))
         for (run,), of_run in frame.group_by("run", maintain_order=True)
         for measure in _MEASURES[basis]
-        for known in (of_run.filter(pl.col(measure).cast(pl.Float64).is_finite()),)
-        for one in change_points(known[measure].to_numpy())
-        for at in (known.row(one.at, named=True),)
+        for finite in (of_run.filter(pl.col(measure).cast(pl.Float64).is_finite()),)
+        for one in change_points(finite[measure].to_numpy())
+        for at in (finite.row(one.at, named=True),)
     ]  # fmt: skip
     return pl.DataFrame(
         rows,
@@ -203,21 +203,21 @@ def log_points(log: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def change_notes(found: Trends) -> list[str]:
+def change_notes(history: Trends) -> list[str]:
     """What keeps changes from being found, and how often one is told that is none."""
     notes = [
         Message("{run}: captures so far: {count}; changes are told of {least} or more",
                 run=run, count=count, least=LEAST)
-        for run, count in found.captures.group_by("run", maintain_order=True).len().iter_rows()
+        for run, count in history.captures.group_by("run", maintain_order=True).len().iter_rows()
         if count < LEAST
     ]  # fmt: skip
-    if found.log.is_empty():
+    if history.log.is_empty():
         notes.append(Message("no training log here: `npuscope ingest --train-log` adds one"))
-    told = Message(
+    note = Message(
         "a measure that does not change is told to do so in {share} of all cases",
         share=percent(ALARMS),
     )
-    return [*notes, told]
+    return [*notes, note]
 
 
 def _rank_imbalance(con: duckdb.DuckDBPyConnection, run: Scope) -> pl.DataFrame:

@@ -38,18 +38,18 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
     missing = {known.view: known for known in sql_metrics() if known.view and not known.over}
     for view in missing.keys() & present:
         del missing[view]
-    ((found,),) = con.execute(f"select getvariable('{store.EMPTY_SUMMARIES}')").fetchall()
-    empty = {*(found or ())}
+    ((versions,),) = con.execute(f"select getvariable('{store.EMPTY_SUMMARIES}')").fetchall()
+    empty = {*(versions or ())}
 
     def create(view: str) -> None:
-        known = missing.pop(view, None)
-        if known is not None and view in empty:
-            columns = ", ".join(f'null::{one.type} as "{one.name}"' for one in known.columns)
+        entry = missing.pop(view, None)
+        if entry is not None and view in empty:
+            columns = ", ".join(f'null::{one.type} as "{one.name}"' for one in entry.columns)
             con.execute(f'create temp view "{view}" as select {columns} where false')
-        elif known is not None:
-            for read in read_by(con, known.sql):
+        elif entry is not None:
+            for read in read_by(con, entry.sql):
                 create(read)
-            con.execute(f'create temp view "{view}" as {known.sql}')
+            con.execute(f'create temp view "{view}" as {entry.sql}')
 
     for known in [*missing.values()]:
         if names is None or known.name in names:
@@ -64,9 +64,9 @@ def views_named(con: duckdb.DuckDBPyConnection, query: str) -> set[str] | None:
     list or look up tables, and a table that is not there, whose error names those that are alike.
     """
     ((tree,),) = con.execute("select json_serialize_sql(?)", [query]).fetchall()
-    known = {one.view for one in sql_metrics() if one.view and not one.over}
+    names_of = {one.view for one in sql_metrics() if one.view and not one.over}
     read = {name.lower() for name in read_by(con, query)}
-    if _UNTOLD.search(tree) or not read <= known | _present(con):
+    if _UNTOLD.search(tree) or not read <= names_of | _present(con):
         return None
     words = {*re.findall(r"\w+", query.lower())}
     return {one.name for one in sql_metrics() if one.view in words}
@@ -83,11 +83,11 @@ def _present(con: duckdb.DuckDBPyConnection) -> set[str]:
 
 def has_view(con: duckdb.DuckDBPyConnection, name: str) -> bool:
     """Whether `con` itself has a table or view of this name, not a file that is attached."""
-    asked = (
+    query = (
         "select 1 from information_schema.tables"
         " where table_catalog in (current_database(), 'temp') and table_name = ?"
     )
-    return bool(con.execute(asked, [name]).fetchall())
+    return bool(con.execute(query, [name]).fetchall())
 
 
 def frame(
@@ -99,7 +99,7 @@ def frame(
     takes longer than most questions.
     """
     words = set(re.findall(r"\w+", query))
-    open_views(con, {known.name for known in sql_metrics() if known.view in words})
+    open_views(con, {metric.name for metric in sql_metrics() if metric.view in words})
     return store.frame(con.sql(query, params=list(parameters)))
 
 

@@ -23,9 +23,9 @@ _MEMORY = frozenset({
 
 def ranks_named(ranks: Iterable[int]) -> str:
     """`rank 3` or `ranks 0-3, 7`."""
-    listed = sorted(set(ranks))
-    told = numbers(listed)
-    return Message("ranks {numbers}" if len(listed) > 1 else "rank {numbers}", numbers=told)
+    numbers_here = sorted(set(ranks))
+    text = numbers(numbers_here)
+    return Message("ranks {numbers}" if len(numbers_here) > 1 else "rank {numbers}", numbers=text)
 
 
 def numbers(values: Iterable[int]) -> str:
@@ -36,10 +36,10 @@ def numbers(values: Iterable[int]) -> str:
             spans[-1][1] = value
         else:
             spans.append([value, value])
-    shown = [str(a) if a == b else f"{a}-{b}" for a, b in spans[:_SHOWN]]
+    spans_here = [str(a) if a == b else f"{a}-{b}" for a, b in spans[:_SHOWN]]
     more = sum(b - a + 1 for a, b in spans[_SHOWN:])
-    told = ", ".join(shown)
-    return Message("{numbers} and {number} more", numbers=told, number=more) if more else told
+    text = ", ".join(spans_here)
+    return Message("{numbers} and {number} more", numbers=text, number=more) if more else text
 
 
 def shell_word(path: str) -> str:
@@ -58,8 +58,8 @@ def _in_shell(char: str) -> str:
 
 def figure(template: str, value: float) -> str:
     """A figure as the template writes it; what rounds to nothing has no sign."""
-    told = template.format(value)
-    return told.lstrip("+-") if _NOTHING.fullmatch(told) else told
+    text = template.format(value)
+    return text.lstrip("+-") if _NOTHING.fullmatch(text) else text
 
 
 def ms(value: int | float | None) -> str:

@@ -39,7 +39,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Usage:
     """What one run took, or the medians of several. `said` is the end of what it printed,
     `failed` the same with its exit code where that is not 0."""
 
@@ -50,7 +50,7 @@ class Taken:
     failed: str = ""
 
 
-def run(command: Command, timeout_s: float = 3_600) -> Taken:
+def run(command: Command, timeout_s: float = 3_600) -> Usage:
     """Runs a command once, to its end."""
     command.prepare()
     said_path = BUILD / f"said-{os.getpid()}.log"
@@ -72,7 +72,7 @@ def run(command: Command, timeout_s: float = 3_600) -> Taken:
     failed = f"exit {code}: {last}" if code else ""
     # Linux counts a tree's largest process, in KiB, and the time of all that were waited for. A
     # process begins as a copy of this one, so what is smaller counts as large as this one.
-    return Taken(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, last, failed)
+    return Usage(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, last, failed)
 
 
 def _wait(process: subprocess.Popen[bytes], until: float) -> tuple[int, resource.struct_rusage]:
@@ -87,12 +87,12 @@ def _wait(process: subprocess.Popen[bytes], until: float) -> tuple[int, resource
         time.sleep(0.002)
 
 
-def interleaved(commands: Mapping[str, Command], runs: int = 3) -> dict[str, Taken]:
+def interleaved(commands: Mapping[str, Command], runs: int = 3) -> dict[str, Usage]:
     """Medians of each command; one run of each after the other, so that a slow spell hits all.
 
     A command that fails once is not run again.
     """
-    taken: dict[str, list[Taken]] = {name: [] for name in commands}
+    taken: dict[str, list[Usage]] = {name: [] for name in commands}
     for _ in range(runs):
         for name, command in commands.items():
             if not any(one.failed for one in taken[name]):
@@ -100,12 +100,12 @@ def interleaved(commands: Mapping[str, Command], runs: int = 3) -> dict[str, Tak
     return {name: _medians(found) for name, found in taken.items()}
 
 
-def _medians(found: list[Taken]) -> Taken:
+def _medians(found: list[Usage]) -> Usage:
     """What failed took nothing that could be compared."""
     failed = next((one.failed for one in found if one.failed), "")
     if failed:
-        return Taken(nan, nan, nan, failed=failed)
-    return Taken(
+        return Usage(nan, nan, nan, failed=failed)
+    return Usage(
         median(one.wall_s for one in found),
         median(one.cpu_s for one in found),
         median(one.peak_mib for one in found),
@@ -132,7 +132,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join([line(cells[0]), line(rule), *map(line, cells[1:])])
 
 
-def failures(found: Mapping[str, Taken]) -> str:
+def failures(found: Mapping[str, Usage]) -> str:
     """A line for each command that failed, with its last words."""
     lines = [f"{name} failed, {one.failed}" for name, one in found.items() if one.failed]
     return "\n\n".join(["", *lines]) if lines else ""

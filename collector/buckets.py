@@ -76,11 +76,11 @@ class Bucket(Protocol):
 
 def url_of(path: str | Path) -> str | None:
     """The URL that a path says, also one that lost a slash as a path; None where it is a path."""
-    told = _URL.fullmatch(str(path))
-    if told is None:
+    parts = _URL.fullmatch(str(path))
+    if parts is None:
         return None
-    prefix = (told["prefix"] or "").strip("/")
-    return f"{told['scheme']}://{told['bucket']}" + (f"/{prefix}" if prefix else "")
+    prefix = (parts["prefix"] or "").strip("/")
+    return f"{parts['scheme']}://{parts['bucket']}" + (f"/{prefix}" if prefix else "")
 
 
 def endpoint_of(url: str) -> str:
@@ -91,13 +91,13 @@ def endpoint_of(url: str) -> str:
     if url.startswith("gs:"):
         # Not AWS's: a machine that has both would ask the wrong one.
         return os.environ.get("GS_ENDPOINT") or "https://storage.googleapis.com"
-    given = next((value for name in names if (value := os.environ.get(name))), "")
-    if url.startswith("obs:") and not given:
+    address = next((value for name in names if (value := os.environ.get(name))), "")
+    if url.startswith("obs:") and not address:
         raise StoreError(
             f"{url}: set OBS_ENDPOINT to where the bucket is served, such as"
             " https://obs.cn-north-4.myhuaweicloud.com"
         )
-    return given if "://" in given or not given else f"https://{given}"
+    return address if "://" in address or not address else f"https://{address}"
 
 
 def require_writable(path: str | Path) -> None:
@@ -183,22 +183,22 @@ class _S3Bucket:
         from fsspec.asyn import sync
 
         with store_errors(self._url, self._endpoint):
-            found: Found = sync(self._files.loop, work)
-            return found
+            result: Found = sync(self._files.loop, work)
+            return result
 
     def list(self) -> dict[str, Object]:
         async def work() -> dict[str, Object]:
-            found: dict[str, Object] = {}
-            asked: dict[str, str] = {"Bucket": self._bucket, "Prefix": self._prefix}
+            objects: dict[str, Object] = {}
+            arguments: dict[str, str] = {"Bucket": self._bucket, "Prefix": self._prefix}
             while True:
-                page = await self._files._call_s3("list_objects_v2", **asked)
+                page = await self._files._call_s3("list_objects_v2", **arguments)
                 for one in page.get("Contents", ()):
-                    found[one["Key"].removeprefix(self._prefix)] = Object(
+                    objects[one["Key"].removeprefix(self._prefix)] = Object(
                         one["ETag"], one["Size"], one["LastModified"].timestamp()
                     )
                 if not page.get("IsTruncated"):
-                    return found
-                asked["ContinuationToken"] = page["NextContinuationToken"]
+                    return objects
+                arguments["ContinuationToken"] = page["NextContinuationToken"]
 
         return self._run(work)
 
@@ -216,8 +216,8 @@ class _S3Bucket:
                 return key, await body.read(), answer["ETag"]
 
         async def work() -> dict[str, tuple[bytes, str]]:
-            found = await gather(map(one, keys))
-            return {got[0]: (got[1], got[2]) for got in found if got}
+            objects = await gather(map(one, keys))
+            return {got[0]: (got[1], got[2]) for got in objects if got}
 
         return self._run(work)
 

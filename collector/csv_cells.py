@@ -29,7 +29,11 @@ def quoted_cells(frame: pl.DataFrame) -> pl.DataFrame:
     heads = pl.Series(cells.columns, dtype=pl.String)
     formulas = heads.str.contains(_FORMULA).to_list()
     return cells.rename(
-        {name: f"'{name}" for name, found in zip(cells.columns, formulas, strict=True) if found}
+        {
+            name: f"'{name}"
+            for name, is_formula in zip(cells.columns, formulas, strict=True)
+            if is_formula
+        }
     )
 
 

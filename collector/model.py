@@ -84,8 +84,8 @@ class RankSource:
 
     def path(self, role: Role) -> str | None:
         """The first file of a role, or None."""
-        found = self.files.get(role)
-        return found[0].path if found else None
+        files = self.files.get(role)
+        return files[0].path if files else None
 
     def paths(self, role: Role) -> list[str]:
         return [file.path for file in self.files.get(role, ())]
@@ -122,11 +122,11 @@ class ReadLog:
         """Tell what of a file is missing: it is listed as damaged, and the rank is not complete."""
         what = text if isinstance(text, Message) else Message(text, **values)
         self.warn("{place}: {note}", place=Path(path).name, note=what)
-        told = self.damaged.get(path)
-        if told is None:
+        damage = self.damaged.get(path)
+        if damage is None:
             self.damaged[path] = str(what)
-        elif what not in told:
-            self.damaged[path] = f"{told}; {what}"
+        elif what not in damage:
+            self.damaged[path] = f"{damage}; {what}"
 
 
 def storable(name: str) -> str:

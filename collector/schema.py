@@ -49,9 +49,9 @@ class Table:
     @property
     def sort_columns(self) -> tuple[str, ...]:
         """Order of rows inside a segment: by stream, then by start."""
-        wanted = ("stream_id", "plane_id", "start_ns", "window_start_ns", "device_start_ns")
+        sort_names = ("stream_id", "plane_id", "start_ns", "window_start_ns", "device_start_ns")
         names = {column.name for column in self.columns}
-        clocked = tuple(name for name in wanted if name in names)
+        clocked = tuple(name for name in sort_names if name in names)
         if not clocked and "timestamp_ns" in names:
             clocked = tuple(n for n in ("component", "name", "timestamp_ns") if n in names)
         return clocked or (self.columns[0].name,)
@@ -73,7 +73,7 @@ def statements(name: str) -> dict[str, str]:
 @cache
 def tables() -> dict[str, Table]:
     """Every canonical table by name, without the key columns run, capture and rank."""
-    found: dict[str, Table] = {}
+    tables: dict[str, Table] = {}
     pattern = re.compile(r"((?:^--[^\n]*\n)+)create table (\w+) \(\n(.*?)^\);", re.M | re.S)
     for comment, name, body in pattern.findall(sql("schema.sql")):
         meaning = " ".join(line.lstrip("- ").strip() for line in comment.splitlines())
@@ -83,8 +83,8 @@ def tables() -> dict[str, Table]:
             for part in _split(definition):
                 column, _, kind = part.partition(" ")
                 columns.append(Column(column, kind.strip(), note.strip()))
-        found[name] = Table(name, meaning, tuple(columns))
-    return found
+        tables[name] = Table(name, meaning, tuple(columns))
+    return tables
 
 
 def _split(definition: str) -> list[str]:

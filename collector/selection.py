@@ -69,16 +69,16 @@ class Selection:
         """Canonical tables that must be read so that the kept ones are right."""
         if self.light:
             return LIGHT
-        found = set(self.kept)
-        if self.steps is not None and not found <= LIGHT:
+        kinds = set(self.kept)
+        if self.steps is not None and not kinds <= LIGHT:
             # They tell from when to when a step lasted, and which kernels cover its communication.
-            found |= {"kernels", "comm_ops", "steps"}
-        pending = list(found)
+            kinds |= {"kernels", "comm_ops", "steps"}
+        pending = list(kinds)
         while pending:
-            for needed in _NEEDS.get(pending.pop(), frozenset()) - found:
-                found.add(needed)
+            for needed in _NEEDS.get(pending.pop(), frozenset()) - kinds:
+                kinds.add(needed)
                 pending.append(needed)
-        return frozenset(found)
+        return frozenset(kinds)
 
     @property
     def is_whole(self) -> bool:
@@ -116,12 +116,12 @@ class Selection:
             return self
         if other.covers(self):
             return other
-        kept = self.kept | other.kept
+        tables = self.kept | other.kept
         light = self.light and other.light
         return Selection(
             _joined_spans(self.ranks, other.ranks),
             _joined_spans(self.steps, other.steps),
-            None if light or kept >= frozenset(schema.tables()) else tuple(sorted(kept)),
+            None if light or tables >= frozenset(schema.tables()) else tuple(sorted(tables)),
             light,
             self.stacks or other.stacks,
         )
@@ -149,10 +149,10 @@ def parse_numbers(option: str, text: str) -> Spans:
     """`0,7,8-15` as spans. Raises UsageError."""
     spans: list[tuple[int, int]] = []
     for part in text.split(","):
-        found = _NUMBERS.fullmatch(part.strip())
-        if not found:
+        match = _NUMBERS.fullmatch(part.strip())
+        if not match:
             raise UsageError(f"{option} {text}: give numbers and ranges such as 0,7,8-15")
-        first, last = int(found[1]), int(found[2] or found[1])
+        first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise UsageError(f"{option} {text}: {part.strip()} ends before it begins")
         spans.append((first, last))
@@ -170,13 +170,13 @@ def _parse_tables(text: str) -> tuple[str, ...]:
 
 def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans:
     """Spans in order, with those that touch or overlap made one."""
-    found: list[tuple[int, int]] = []
+    result: list[tuple[int, int]] = []
     for first, last in sorted(spans):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
+        if result and first <= result[-1][1] + 1:
+            result[-1] = (result[-1][0], max(result[-1][1], last))
         else:
-            found.append((first, last))
-    return tuple(found)
+            result.append((first, last))
+    return tuple(result)
 
 
 def spans_of(numbers: Iterable[int]) -> Spans:
@@ -202,9 +202,9 @@ def contains(spans: Spans, number: int) -> bool:
 def without(spans: Spans, numbers: Iterable[int]) -> Spans:
     """What is left of spans, which may be long, without these numbers."""
     left: list[tuple[int, int]] = []
-    taken = sorted(numbers)
+    numbers_here = sorted(numbers)
     for first, last in spans:
-        for number in taken:
+        for number in numbers_here:
             if first <= number <= last:
                 left += [(first, number - 1)] if first < number else []
                 first = number + 1

@@ -85,11 +85,11 @@ def read_own(path: Path, kind: type[Content], *, most_bytes: int = SMALL_BYTES) 
 
 def crc32_of(path: Path) -> int:
     """The CRC-32 of a file of any size. Raises OSError."""
-    found = 0
+    checksum = 0
     with path.open("rb") as file:
         while part := file.read(_PART_BYTES):
-            found = zlib.crc32(part, found)
-    return found
+            checksum = zlib.crc32(part, checksum)
+    return checksum
 
 
 def decode(content: bytes | str, kind: type[Content], *, strict: bool = True) -> Content:

@@ -104,14 +104,14 @@ _PARSED_LENGTH = 8192
 def parse_statements(con: duckdb.DuckDBPyConnection, sql: str) -> list[duckdb.Statement]:
     """The statements of SQL. All ranks of a batch, and all batches of a process, ask the same:
     parsing would be a tenth of what reading a small rank takes."""
-    found = _PARSED.get(sql)
-    if found is None:
-        found = con.extract_statements(sql)
+    statements = _PARSED.get(sql)
+    if statements is None:
+        statements = con.extract_statements(sql)
         if len(_PARSED) >= _PARSED_AT_MOST:  # some were of ever other words
             _PARSED.clear()
         if len(sql) < _PARSED_LENGTH:
-            _PARSED[sql] = found
-    return found
+            _PARSED[sql] = statements
+    return statements
 
 
 def run(
@@ -141,9 +141,9 @@ def is_empty(con: duckdb.DuckDBPyConnection, table: str) -> bool:
 
 def nonempty(con: duckdb.DuckDBPyConnection, tables: Iterable[str]) -> frozenset[str]:
     """Those of some tables that have rows, by one query."""
-    asked = [f"(select '{name}' from \"{name}\" limit 1)" for name in tables]
-    found = run(con, " union all ".join(asked)).fetchall() if asked else []
-    return frozenset(name for (name,) in found)
+    queries = [f"(select '{name}' from \"{name}\" limit 1)" for name in tables]
+    names = run(con, " union all ".join(queries)).fetchall() if queries else []
+    return frozenset(name for (name,) in names)
 
 
 def has_table(con: duckdb.DuckDBPyConnection, name: str) -> bool:

@@ -90,11 +90,11 @@ def stream(
 
 def _or_empty(reader: pa.RecordBatchReader) -> Iterable[pa.RecordBatch]:
     """The batches, or one without rows, so that a header is written in any case."""
-    seen = False
+    has_rows = False
     for batch in reader:
-        seen = True
+        has_rows = True
         yield batch
-    if not seen:
+    if not has_rows:
         yield pa.RecordBatch.from_pylist([], schema=reader.schema)
 
 
@@ -118,14 +118,14 @@ def sql_table(reader: pa.RecordBatchReader) -> Table:
     for field in reader.schema:
         right = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
         table.add_column(field.name, justify="right" if right else "left", overflow="fold")
-    shown = 0
+    row_count = 0
     for batch in reader:
         for row in batch.to_pylist():
-            if shown == TABLE_ROWS:
+            if row_count == TABLE_ROWS:
                 table.caption = f"first {TABLE_ROWS} rows: --csv, --json or -o give all"
                 return table
             table.add_row(*(_cell(value) for value in row.values()))
-            shown += 1
+            row_count += 1
     return table
 
 

@@ -93,11 +93,11 @@ def readable(frame: pl.DataFrame, *, of_memory: bool = False) -> list[Readable]:
 def _readable(values: pl.Series, first_ns: int | None, in_memory: bool) -> Readable:
     name = values.name
     if values.dtype == pl.List:
-        joined = values.list.eval(pl.element().cast(pl.String)).list.join(", ")
-        return Readable(_words(name), "", joined, None)
+        rows = values.list.eval(pl.element().cast(pl.String)).list.join(", ")
+        return Readable(_words(name), "", rows, None)
     if not values.dtype.is_numeric():
-        shown = values if values.dtype in (pl.String, pl.Boolean) else values.cast(pl.String)
-        return Readable(_words(name), "", shown, None)
+        texts = values if values.dtype in (pl.String, pl.Boolean) else values.cast(pl.String)
+        return Readable(_words(name), "", texts, None)
     if first_ns is not None:
         values = values - first_ns
         unit = _fitting(_most(values), _TIMES)
@@ -123,8 +123,8 @@ def _readable(values: pl.Series, first_ns: int | None, in_memory: bool) -> Reada
     if values.dtype.is_integer():
         is_plain = name in _PLAIN or name.endswith(_PLAIN)
         return Readable(_words(name), "", values, None, is_grouped=not is_plain)
-    known = values.drop_nulls()
-    if known.is_finite().all() and (known == known.round()).all() and _most(values) >= 1_000:
+    numbers = values.drop_nulls()
+    if numbers.is_finite().all() and (numbers == numbers.round()).all() and _most(values) >= 1_000:
         whole = values.cast(pl.Int64)  # counts that were means of something
         return Readable(_words(name), "", whole, None, is_grouped=True)
     return _scale(values, Unit(1.0, ""), _words(name))
@@ -144,8 +144,8 @@ def _rates(of: str) -> tuple[tuple[float, str], ...]:
 
 
 def _most(values: pl.Series) -> float:
-    known = values.cast(pl.Float64).drop_nulls().drop_nans().abs()
-    most = known.max()
+    sizes = values.cast(pl.Float64).drop_nulls().drop_nans().abs()
+    most = sizes.max()
     return float(most) if isinstance(most, float) else 0.0
 
 

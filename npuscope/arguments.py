@@ -23,16 +23,16 @@ def path_of(name: str, value: object) -> Path:
     return Path(text)
 
 
-def check_text(**given: object) -> None:
+def check_text(**texts: object) -> None:
     """Raises UsageError where one is neither None nor a text."""
-    for name, value in given.items():
+    for name, value in texts.items():
         if value is not None and not isinstance(value, str):
             raise UsageError(f"{name} {value!r}: give a text")
 
 
-def check_whole(least: int | None = None, **given: object) -> None:
+def check_whole(least: int | None = None, **numbers: object) -> None:
     """Raises UsageError where one is neither None nor a whole number, from `least` on."""
-    for name, value in given.items():
+    for name, value in numbers.items():
         if value is None:
             continue
         low = -_MOST if least is None else least
@@ -73,11 +73,11 @@ def check_attention(attention: str) -> None:
     """Raises UsageError where attention is counted in no such way."""
     from npuscope.analysis.flops.model.model import Attention
 
-    if attention not in (known := get_args(Attention)):
-        raise UsageError(f"attention {attention!r}: choose one of {', '.join(known)}")
+    if attention not in (choices := get_args(Attention)):
+        raise UsageError(f"attention {attention!r}: choose one of {', '.join(choices)}")
 
 
-def check_key(what: str, key: str, known: tuple[str, ...]) -> None:
+def check_key(what: str, key: str, choices: tuple[str, ...]) -> None:
     """Raises UsageError where rows are by no such key."""
-    if key not in known:
-        raise UsageError(f"{what} by {key!r}: choose one of {', '.join(known)}")
+    if key not in choices:
+        raise UsageError(f"{what} by {key!r}: choose one of {', '.join(choices)}")

@@ -123,8 +123,8 @@ class Capture:
         from npuscope.analysis import query
 
         with self._ask():
-            told = query.notes(self._data.con, self._chosen) + self._data.warnings
-            return [*self._data.left_out, *told]
+            notes = query.notes(self._data.con, self._chosen) + self._data.warnings
+            return [*self._data.left_out, *notes]
 
     def steps(self, *, rank: int | None = None, step: int | None = None) -> pl.DataFrame:
         """Each step of each rank: computing, communication, what of it is masked, free time."""
@@ -205,14 +205,14 @@ class Capture:
         use = model_use(model, sequence_length, tokens_per_step, attention, recompute)
         with self._ask():
             scope = self._scope(rank, step)
-            found, given = self._figures(scope, peak, use)
-            self._found(found.rows, scope)
+            figures, given = self._figures(scope, peak, use)
+            self._found(figures.rows, scope)
             if by == "kernel":
                 peaks = chips.peaks(self._data.con, given)
-                return roofline.kernel_table(found.counted, peaks, attention=attention)
+                return roofline.kernel_table(figures.counted, peaks, attention=attention)
             if by == "step":
-                return found.rows.select(column_names("mfu"))
-            return job_mfu.gather_figures(self._data.con, found.rows, by)
+                return figures.rows.select(column_names("mfu"))
+            return job_mfu.gather_figures(self._data.con, figures.rows, by)
 
     def waterfall(
         self,
@@ -230,10 +230,10 @@ class Capture:
         check_attention(attention)
         with self._ask():
             scope = self._scope(rank, step)
-            found, _ = self._figures(scope, peak, None)
-            self._found(found.rows, scope)
-            work = kernel_work(found.counted, attention=attention)
-            return losses(self._across(), found.rows, work, scope)
+            figures, _ = self._figures(scope, peak, None)
+            self._found(figures.rows, scope)
+            work = kernel_work(figures.counted, attention=attention)
+            return losses(self._across(), figures.rows, work, scope)
 
     def experts(
         self, by: ExpertKey = "layer", *, rank: int | None = None, step: int | None = None
@@ -283,8 +283,8 @@ class Capture:
         from npuscope.analysis.findings.findings import finding_rows, findings
 
         with self._ask():
-            found = findings(self._across(), self._chosen, path=self._place)
-            return _frame(finding_rows(found))
+            findings_here = findings(self._across(), self._chosen, path=self._place)
+            return _frame(finding_rows(findings_here))
 
     def whatif(self, *changes: str) -> pl.DataFrame:
         """Steps as they would be with the changes (`rank:5=median`, `comm:ep=0.5`): a row per
@@ -297,12 +297,12 @@ class Capture:
         for word in changes:
             if not isinstance(word, str):
                 raise UsageError(f"change {word!r}: give a text such as rank:5=median")
-        wanted = [parse_change(word) for word in changes]
-        if not wanted:
+        parsed = [parse_change(word) for word in changes]
+        if not parsed:
             raise UsageError("say what changes, such as whatif('rank:5=median')")
         with self._ask():
             con = self._across()
-            return whatif_steps(con, capture_job(con, self._chosen), wanted)
+            return whatif_steps(con, capture_job(con, self._chosen), parsed)
 
     def replay(self) -> pl.DataFrame:
         """How close a replay comes to the measured steps: how far to trust `whatif`."""
@@ -335,17 +335,17 @@ class Capture:
             with job._ask():
                 return measure(job._across(), job._chosen, key, target=str(job._data.target))
 
-        def in_full(job: Capture, told: Side) -> Side:
+        def in_full(job: Capture, side: Side) -> Side:
             with job._ask():
-                return told.with_kernels(kernels_in_full(job._across(), job._chosen, key))
+                return side.with_kernels(kernels_in_full(job._across(), job._chosen, key))
 
         ours, theirs = side(self), side(other)
         if needs_all(ours, theirs):
             ours, theirs = in_full(self, ours), in_full(other, theirs)
-        found = compare(ours, theirs, key)
+        comparison = compare(ours, theirs, key)
         if by == "measure":
-            return found.figures
-        return found.rows if found.at is None else found.at
+            return comparison.figures
+        return comparison.rows if comparison.at is None else comparison.at
 
     def doctor(self) -> pl.DataFrame:
         """What was recorded of each rank, what is missing, what that allows; lists and structs are
@@ -374,7 +374,7 @@ class Capture:
                 self._locked = select_connection(self._data.target)
                 self._open.callback(self._locked.close)
             try:
-                found = pl.from_arrow(run_select(self._locked, text).read_all())
+                rows = pl.from_arrow(run_select(self._locked, text).read_all())
             except (
                 OSError,
                 pl.exceptions.PolarsError,
@@ -383,7 +383,7 @@ class Capture:
             except KeyboardInterrupt:
                 self._locked = None  # its open result, which a traceback may hold, takes no query
                 raise
-            return found if isinstance(found, pl.DataFrame) else found.to_frame()
+            return rows if isinstance(rows, pl.DataFrame) else rows.to_frame()
 
     def figure(self, name: str, *, lang: str = "en") -> go.Figure:
         """The figure that a page shows by that name on arrival; docs/python.md lists the names.
@@ -396,13 +396,13 @@ class Capture:
         check_key("figure", name, tuple(FIGURES))
         with self._ask():
             one, ranks = self._one("figure")
-            asked = FigureRequest(
+            request = FigureRequest(
                 self._across(), one, ranks[0], self._data.target, language_of(lang)
             )
-            found = FIGURES[name](asked)
-            if found is None:
+            drawing = FIGURES[name](request)
+            if drawing is None:
                 raise TraceNotFound(f"{self._place}: nothing is recorded to draw {name} from")
-            return apply_theme(visible_names(found), is_dark=False)
+            return apply_theme(visible_names(drawing), is_dark=False)
 
     def _figures(
         self, scope: Scope, peak: str | None, use: ModelUse | None
@@ -411,8 +411,8 @@ class Capture:
         from npuscope.analysis.flops.peaks import parse_peaks
 
         check_text(peak=peak)
-        given = parse_peaks(peak) if peak is not None else None
-        return mfu(self._data.con, scope, given_peaks=given, use=use), given
+        peaks = parse_peaks(peak) if peak is not None else None
+        return mfu(self._data.con, scope, given_peaks=peaks, use=use), peaks
 
     @contextlib.contextmanager
     def _ask(self) -> Iterator[None]:
@@ -441,8 +441,8 @@ class Capture:
         if rows.is_empty() and scope != self._chosen:
             if (reason := query.no_such_rank(self._data.con, scope)) is not None:
                 raise UsageError(reason)
-            known = query.steps(self._data.con, self._chosen)
-            if scope.step is not None and scope.step not in known["step"]:
+            steps = query.steps(self._data.con, self._chosen)
+            if scope.step is not None and scope.step not in steps["step"]:
                 raise UsageError(query.nothing_matches(self._data.con, scope))
         return rows
 

@@ -206,8 +206,8 @@ def main() -> NoReturn:
             say(usage.getvalue().rstrip())
             sys.exit(getattr(error, "exit_code", 2))
         if is_out_of_memory(error):
-            told = f" ({error})" if str(error) else ""
-            say(f"npuscope: no more memory: see `ulimit -v` and the container's limit{told}")
+            reason = f" ({error})" if str(error) else ""
+            say(f"npuscope: no more memory: see `ulimit -v` and the container's limit{reason}")
             sys.exit(3)
         if not type(error).__module__.startswith(("duckdb", "_duckdb")):
             say(format_exc().rstrip())  # a bug: its traceback is what we need
@@ -221,8 +221,8 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_wanted: bool) -> None:
+    if is_wanted:
         print(f"npuscope {__version__}")
         raise typer.Exit
 

@@ -36,10 +36,10 @@ class Message(str):
     values: Mapping[str, Value]
 
     def __new__(cls, template: str, /, **values: Value) -> Message:
-        made = super().__new__(cls, fill(template, values))
-        object.__setattr__(made, "template", template)
-        object.__setattr__(made, "values", MappingProxyType(values))
-        return made
+        message = super().__new__(cls, fill(template, values))
+        object.__setattr__(message, "template", template)
+        object.__setattr__(message, "values", MappingProxyType(values))
+        return message
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a message is not changed: {name}")
@@ -76,10 +76,10 @@ def fill(
 def join(parts: Iterable[str], between: str = ", ") -> str:
     """Parts of a list as one message; empty ones are left out. Raises KeyError where nothing says
     how parts are joined so."""
-    told, *more = [part for part in parts if part] or [""]
+    first, *more = [part for part in parts if part] or [""]
     for part in more:
-        told = Message(_JOINED[between], one=told, other=part)
-    return told
+        first = Message(_JOINED[between], one=first, other=part)
+    return first
 
 
 def store_text(text: str, spelled: Callable[[str], str] = str) -> Stored:
@@ -93,21 +93,21 @@ def store_text(text: str, spelled: Callable[[str], str] = str) -> Stored:
     return StoredMessage(text.template, values)
 
 
-def restore_text(kept: Stored) -> str:
+def restore_text(stored: Stored) -> str:
     """The message that a file holds. Raises ValueError where messages lie too deep in another."""
-    return _restore(kept, _MOST_DEEP)
+    return _restore(stored, _MOST_DEEP)
 
 
-def _restore(kept: Stored, deep: int) -> str:
-    if isinstance(kept, str):
-        return kept
+def _restore(stored: Stored, deep: int) -> str:
+    if isinstance(stored, str):
+        return stored
     if not deep:
         raise ValueError("messages lie too deep in each other")
     values = {
         name: _restore(value, deep - 1) if isinstance(value, (str, StoredMessage)) else value
-        for name, value in kept.values.items()
+        for name, value in stored.values.items()
     }
-    return _make(kept.template, values)
+    return _make(stored.template, values)
 
 
 def _make(template: str, values: Mapping[str, Value]) -> Message:

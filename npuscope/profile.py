@@ -99,18 +99,18 @@ def open_tables(
             remember(con, target if is_store(target) and not torn else None)
         try:
             mine = replace(scope, run=result.run) if result else scope
-            asked = [told for key, told in torn.items() if mine.has(*key)]
-            if asked and not any(
+            damage = [damages for key, damages in torn.items() if mine.has(*key)]
+            if damage and not any(
                 mine.has(one.run, one.capture) for one in store.opened_over(con, target)
             ):
-                raise StoreError(asked[0])
+                raise StoreError(damage[0])
             if mirror.url_behind(target) is not None:  # its files came with the first look
                 messages = [*messages, *kept_within_limit(target)]
             left_out = tuple(Message("left out: {told}", told=one) for one in torn.values())
             warnings = reading_warnings(target, con, mine)
             yield OpenTables(
                 con, target, result, [*messages, *left_out], warnings, source.memory_bytes,
-                left_out, bool(asked),
+                left_out, bool(damage),
             )  # fmt: skip
         finally:
             con.close()
@@ -138,10 +138,10 @@ def place_of(path: Path) -> str:
 
 def read_from(path: Path) -> Path:
     """The mirror of a URL that is a store; any other path as it is. Raises StoreError."""
-    found = mirror.local(path)
-    if found != path and not is_store(found):
-        raise StoreError(f"{mirror.url_behind(found)}: no store there: ingest a profile into it")
-    return found
+    place = mirror.local(path)
+    if place != path and not is_store(place):
+        raise StoreError(f"{mirror.url_behind(place)}: no store there: ingest a profile into it")
+    return place
 
 
 def bring_up_to_date(
@@ -257,14 +257,15 @@ def compare_ranks(data: OpenTables, *, is_needed: bool = True) -> None:
         with waiting("comparing the ranks with each other"):
             open_across(data.target, data.con, memory_bytes=data.memory_bytes or MEMORY_BYTES)
     except duckdb.OutOfMemoryException as error:
-        given = (data.memory_bytes or MEMORY_BYTES) >> 20
-        told = Message(
-            "comparing the ranks takes more than {given} MiB: give more with --memory", given=given
+        limit_mib = (data.memory_bytes or MEMORY_BYTES) >> 20
+        reason = Message(
+            "comparing the ranks takes more than {given} MiB: give more with --memory",
+            given=limit_mib,
         )
         if is_needed:
-            raise StoreError(f"{data.target}: {told}") from error
+            raise StoreError(f"{data.target}: {reason}") from error
         left_out = Message("waiting between ranks is left out")
-        data.warnings.append(join((told, left_out), "; "))
+        data.warnings.append(join((reason, left_out), "; "))
 
 
 def reading_warnings(
@@ -274,8 +275,8 @@ def reading_warnings(
     concerns, and their run where there are several; of those that `con` was opened over."""
     if not is_store(target):
         return []
-    found = manifests(target) if con is None else store.opened_over(con, target)
-    mine = [one for one in found if scope.has(one.run, one.capture)]
+    manifests_here = manifests(target) if con is None else store.opened_over(con, target)
+    mine = [one for one in manifests_here if scope.has(one.run, one.capture)]
     is_several = len({one.run for one in mine}) > 1
     concerned: dict[tuple[str, str], list[int]] = {}
     for manifest in mine:
@@ -287,14 +288,14 @@ def reading_warnings(
         if is_several:
             place = Message("run {run}, {place}", run=run, place=place)
         warnings.append(Message("{place}: {note}", place=place, note=warning))
-    told = Message(
+    reason = Message(
         "not read: a link, or its manifest is damaged; remove it and ingest the profile again"
     )
-    known = {} if con is None else store.left_out(con)
-    for one in odd_places(target, found):
+    reasons = {} if con is None else store.left_out(con)
+    for one in odd_places(target, manifests_here):
         run, *rest = map(folder_value, one.parts[:2])
-        if scope.has(run, *rest) and (run, *rest) not in known:
-            warnings.append(Message("{place}: {note}", place=str(one), note=told))
+        if scope.has(run, *rest) and (run, *rest) not in reasons:
+            warnings.append(Message("{place}: {note}", place=str(one), note=reason))
     return warnings
 
 

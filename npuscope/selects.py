@@ -41,8 +41,8 @@ def lock_down(con: duckdb.DuckDBPyConnection, path: Path) -> None:
         located = places(path, store.opened_over(con, path)).values()
         paths = {place.path for table in located for place in table}
         # The engine asks for a file as the views spell it, then by the name that it found.
-        listed = ", ".join({*map(file_literal, paths), *map(sql_literal, paths)})
-        con.execute(f"set allowed_paths = [{listed}]")
+        names = ", ".join({*map(file_literal, paths), *map(sql_literal, paths)})
+        con.execute(f"set allowed_paths = [{names}]")
     con.execute("set enable_external_access = false")
     con.execute("set lock_configuration = true")
 

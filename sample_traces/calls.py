@@ -261,14 +261,14 @@ def _compute(
         whole = _with_duration(last.work, last.work.dur_ns + dur_ns)
         d.calls[d.last] = replace(last, work=whole)
         return d.last
-    made = d.forward_sequences.setdefault(d.part[1:] if d.part else (-1, -1), [])
+    numbers = d.forward_sequences.setdefault(d.part[1:] if d.part else (-1, -1), [])
     sequence = -1
     if backward:
-        sequence = made.pop() if made else -1
+        sequence = numbers.pop() if numbers else -1
     elif d.part is None or d.part.kind == "F":
         d.sequence += 1
         sequence = d.sequence
-        made.append(sequence)
+        numbers.append(sequence)
     block, frees = _memory(d, backward=backward)
     backward = backward or d.is_recomputing
     for _ in range(2 if work.type == d.job.repeated_kernel else 1):

@@ -189,11 +189,11 @@ class Capture:
 
     def launches(self) -> list[Launch]:
         """In the order of the host."""
-        found: dict[int, Launch] = {}
+        launches: dict[int, Launch] = {}
         items: list[Kernel | CommOp | Copy] = [*self.kernels, *self.comm_ops, *self.copies]
         for item in items:
-            found[item.launch.connection_id] = item.launch
-        return sorted(found.values(), key=lambda launch: launch.times.operator_start_ns)
+            launches[item.launch.connection_id] = item.launch
+        return sorted(launches.values(), key=lambda launch: launch.times.operator_start_ns)
 
 
 @contextmanager
@@ -335,21 +335,21 @@ def _tasks(job: Job, rank: int, event: Event, call: CommCall) -> list[CommTask]:
     """
     me = call.group.ranks.index(rank)
     end_ns = event.end_ns
-    found: list[CommTask] = []
+    tasks: list[CommTask] = []
 
     def task(
         plane: int, kind: str, start_ns: int, until_ns: int, peer: int, size_bytes: int = 0
     ) -> None:
         moves = kind in ("Memcpy", "Reduce_Inline", "RDMASend")
         wire = "ON_CHIP" if peer == me else link(job, rank, call.group.ranks[peer])
-        found.append(
+        tasks.append(
             CommTask(
                 plane, kind, start_ns, until_ns - start_ns, me, peer,
                 "LOCAL" if kind == "Notify_Wait" else "RDMA" if wire == "ROCE" else "SDMA",
                 wire if moves else "INVALID_TYPE",
                 "RDMA_SEND_PAYLOAD" if kind == "RDMASend" else "INVALID_TYPE",
                 size_bytes, call.data_type if kind == "Reduce_Inline" else "INVALID_TYPE",
-                64 + 8 * len(found), len(found),
+                64 + 8 * len(tasks), len(tasks),
             )
         )  # fmt: skip
 
@@ -374,4 +374,4 @@ def _tasks(job: Job, rank: int, event: Event, call: CommCall) -> list[CommTask]:
         task(plane, "Notify_Wait", sent_ns + 100, closing_ns, peer)
         if plane == 0:
             task(plane, "Memcpy", end_ns - 1_300, end_ns, me, size_bytes)
-    return found
+    return tasks

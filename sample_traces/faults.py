@@ -19,11 +19,11 @@ def plant(job: Job, work: k.Work) -> list[k.Work]:
     if work.type == job.split_kernel:
         return [_piece(work, job.split_into)] * job.split_into
     if work.type == job.converted_kernel:
-        given, made = work.input_shapes.partition(";")[0], work.output_shapes
+        inputs, outputs = work.input_shapes.partition(";")[0], work.output_shapes
         return [
-            _conversion(given, _block_shape(given)),
+            _conversion(inputs, _block_shape(inputs)),
             work,
-            _conversion(_block_shape(made), made),
+            _conversion(_block_shape(outputs), outputs),
         ]
     if work.type == job.unfused_kernel:
         return _parts(work)
@@ -49,8 +49,8 @@ def _block_shape(shape: str) -> str:
     return f"{-(-columns // 16)},{-(-rows // 16)},16,16"
 
 
-def _conversion(given: str, made: str) -> k.Work:
-    return k.work("TransData", given, made, k.vector_ns(_bytes(given) + _bytes(made)))
+def _conversion(inputs: str, outputs: str) -> k.Work:
+    return k.work("TransData", inputs, outputs, k.vector_ns(_bytes(inputs) + _bytes(outputs)))
 
 
 def _bytes(shape: str) -> float:

@@ -58,29 +58,29 @@ def canonical_frames(
     """
     rows: dict[str, list[Row]] = {}
     ranks: dict[str, list[int]] = {}
-    for seen in captures(job):
-        for table, found in _tables(seen, tables, pipes=pipes).items():
-            rows.setdefault(table, []).extend(found)
-            ranks.setdefault(table, []).extend([seen.rank] * len(found))
+    for profiles in captures(job):
+        for table, table_rows in _tables(profiles, tables, pipes=pipes).items():
+            rows.setdefault(table, []).extend(table_rows)
+            ranks.setdefault(table, []).extend([profiles.rank] * len(table_rows))
     return {
-        table: _frame(table, {"run": job.name, "capture": capture}, ranks[table], found)
-        for table, found in rows.items()
+        table: _frame(table, {"run": job.name, "capture": capture}, ranks[table], table_rows)
+        for table, table_rows in rows.items()
     }
 
 
 def _frame(table: str, keys: Mapping[str, str], ranks: list[int], rows: list[Row]) -> pl.DataFrame:
     typed = [*schema.KEY_COLUMNS, *((c.name, c.type) for c in schema.tables()[table].columns)]
     types = {name: _POLARS[kind] for name, kind in typed}
-    told = sorted(set[str]().union(*rows))
-    assert set(told) <= types.keys(), f"{table} has no columns {set(told) - types.keys()}"
-    unknown: Row = dict.fromkeys(told)
-    whole = (row if len(row) == len(told) else unknown | row for row in rows)
-    found = {"rank": pl.Series("rank", ranks, dtype=types["rank"])}
-    columns = zip(*map(itemgetter(*told), whole), strict=True) if told else ()
-    for name, values in zip(told, columns, strict=True):
-        found[name] = _series(name, values, types[name])
+    union = sorted(set[str]().union(*rows))
+    assert set(union) <= types.keys(), f"{table} has no columns {set(union) - types.keys()}"
+    unknown: Row = dict.fromkeys(union)
+    whole = (row if len(row) == len(union) else unknown | row for row in rows)
+    series = {"rank": pl.Series("rank", ranks, dtype=types["rank"])}
+    columns = zip(*map(itemgetter(*union), whole), strict=True) if union else ()
+    for name, values in zip(union, columns, strict=True):
+        series[name] = _series(name, values, types[name])
     return pl.DataFrame(
-        [found[name] if name in found
+        [series[name] if name in series
          else pl.repeat(keys.get(name), len(rows), dtype=kind, eager=True).alias(name)
          for name, kind in types.items()]
     )  # fmt: skip
@@ -97,13 +97,13 @@ def _series(name: str, values: Sequence[object], kind: pl.DataType) -> pl.Series
             figures += value.values()
         ends.append(len(keys))
     pairs = pl.DataFrame({"key": keys, "value": figures}, schema=_PAIR).to_struct().to_arrow()
-    known = pa.array([value is None for value in values])
+    is_null = pa.array([value is None for value in values])
     offsets = pa.array(ends, pa.int64())
-    lists = pa.LargeListArray.from_arrays(offsets, pairs, mask=known)
+    lists = pa.LargeListArray.from_arrays(offsets, pairs, mask=is_null)
     return pl.Series(name, lists, dtype=kind)
 
 
-def _tables(c: Capture, wanted: Collection[str], *, pipes: bool) -> dict[str, list[Row]]:
+def _tables(c: Capture, names: Collection[str], *, pipes: bool) -> dict[str, list[Row]]:
     makers: dict[str, Callable[[], list[Row]]] = {
         "ranks": lambda: [_rank(c)],
         "groups": lambda: [_group(c, group) for group in c.groups],
@@ -126,17 +126,17 @@ def _tables(c: Capture, wanted: Collection[str], *, pipes: bool) -> dict[str, li
         "expert_load": lambda: _expert_load(c),
         "expert_placement": lambda: _expert_placement(c.job),
     }  # fmt: skip
-    found: dict[str, list[Row]] = {name: make() for name, make in makers.items() if name in wanted}
-    if c.job.memory and {"memory", "operator_memory"} & set(wanted):
+    tables: dict[str, list[Row]] = {name: make() for name, make in makers.items() if name in names}
+    if c.job.memory and {"memory", "operator_memory"} & set(names):
         memory_rows = dict(zip(("memory", "operator_memory"), _memory(c), strict=True))
-        found |= {name: rows for name, rows in memory_rows.items() if name in wanted}
-    if c.job.frequency and "counters" in wanted:
-        found["counters"] = _places(c) + [
+        tables |= {name: rows for name, rows in memory_rows.items() if name in names}
+    if c.job.frequency and "counters" in names:
+        tables["counters"] = _places(c) + [
             {"device_id": c.device_id, "name": "AI Core Freq", "series": "MHz", "timestamp_ns": t,
              "value": float(c.frequency_mhz)}
             for t in (c.session_start_ns, c.session_end_ns)
         ]  # fmt: skip
-    return found
+    return tables
 
 
 def _places(c: Capture) -> list[Row]:
@@ -144,14 +144,14 @@ def _places(c: Capture) -> list[Row]:
     if not c.job.far_share:
         return []
     offset_ns = c.session_start_ns - c.job.start_ns
-    found: list[Row] = [
+    rows: list[Row] = [
         {"name": "NUMA node", "series": "device", "timestamp_ns": c.session_start_ns, "value": 0.0}
     ]
     for at_ns in range(c.session_start_ns, c.session_end_ns, SAMPLED_NS):
         node = float(c.job.is_far(c.rank, at_ns - offset_ns))
-        found.append({"name": "NUMA node", "series": f"thread {c.main_thread}",
+        rows.append({"name": "NUMA node", "series": f"thread {c.main_thread}",
                       "timestamp_ns": at_ns, "value": node})  # fmt: skip
-    return found
+    return rows
 
 
 def _rank(c: Capture) -> Row:
@@ -266,7 +266,7 @@ def _launches(c: Capture) -> list[Row]:
 def _host_ops(c: Capture) -> list[Row]:
     """The framework's operators that launch something, what else keeps the host from launching, and
     of the device's interface the calls that wait."""
-    found: list[Row] = [
+    rows: list[Row] = [
         {
             "kind": "operator",
             "name": launch.operator,
@@ -285,7 +285,7 @@ def _host_ops(c: Capture) -> list[Row]:
         (one.kind, None, one.name, one.start_ns, one.end_ns) for one in c.host_calls
     ]
     called += [("api", "acl", _SYNCHRONISE, start_ns, end_ns) for start_ns, end_ns, _ in c.waits]
-    return found + [
+    return rows + [
         {"kind": kind, "level": level, "name": name, "process_id": c.process_id,
          "thread_id": c.main_thread, "start_ns": start_ns, "dur_ns": end_ns - start_ns}
         for kind, level, name, start_ns, end_ns in called
@@ -326,7 +326,7 @@ def _peers(c: Capture, op: CommOp) -> list[int] | None:
 
 
 def _comm_tasks(c: Capture) -> list[Row]:
-    def known(text: str) -> str | None:
+    def text_or_none(text: str) -> str | None:
         return None if text == "INVALID_TYPE" else text
 
     return [
@@ -341,14 +341,14 @@ def _comm_tasks(c: Capture) -> list[Row]:
             "start_ns": task.start_ns,
             "dur_ns": task.dur_ns,
             "transport": task.transport,
-            "link": known(task.link),
-            "rdma_type": known(task.rdma_type),
+            "link": text_or_none(task.link),
+            "rdma_type": text_or_none(task.rdma_type),
             "src_group_rank": task.src,
             "dst_group_rank": task.dst,
             "src_rank": op.group.ranks[task.src],
             "dst_rank": op.group.ranks[task.dst],
             "size_bytes": task.size_bytes,
-            "data_type": known(task.data_type),
+            "data_type": text_or_none(task.data_type),
             "notify_id": str(task.notify_id),
         }
         for op in c.comm_ops

@@ -70,12 +70,12 @@ def write_job(
     files (databases: equal content).
     """
     out.mkdir(parents=True, exist_ok=True)
-    seen = captures(job)
+    profiles = captures(job)
     files: dict[str, object] = {}
-    for capture in seen:
+    for capture in profiles:
         chosen = forms[capture.rank] if isinstance(forms, Mapping) else forms
         files[str(capture.rank)] = _write_rank(capture, out, chosen)
-    facts = {"job": job_fields(job), "captures": files, **truth(job, seen)}
+    facts = {"job": job_fields(job), "captures": files, **truth(job, profiles)}
     (out / "truth.json").write_text(_readable(facts) + "\n", encoding="utf-8")
 
 

@@ -322,7 +322,7 @@ def groups(job: Job) -> tuple[tuple[str, Group], ...]:
         ("dp_ep", "dp_modulo_exp", "dp_ep", ("layers", "tp", "ep")),
         ("backward", "pp", "pp", ("dp", "tp")),
     )
-    found: list[tuple[str, Group]] = []
+    groups_here: list[tuple[str, Group]] = []
     for role, label, kind, axes in families:
         members: dict[tuple[int, ...], list[int]] = {}
         for rank in world:
@@ -332,17 +332,19 @@ def groups(job: Job) -> tuple[tuple[str, Group], ...]:
             at = {**place[rank], "edp": place[rank]["dp"] // job.ep, "layers": layers}
             members.setdefault(tuple(at[axis] for axis in axes), []).append(rank)
         for ranks in members.values():
-            found.append((role, Group(f"group_name_{len(found)}", label, kind, tuple(ranks))))
-    return tuple(found)
+            groups_here.append(
+                (role, Group(f"group_name_{len(groups_here)}", label, kind, tuple(ranks)))
+            )
+    return tuple(groups_here)
 
 
 @lru_cache(maxsize=16)
 def _groups_by_rank(job: Job) -> dict[int, dict[str, Group]]:
-    found: dict[int, dict[str, Group]] = {rank: {} for rank in range(job.world_size)}
+    by_rank: dict[int, dict[str, Group]] = {rank: {} for rank in range(job.world_size)}
     for role, group in groups(job):
         for rank in group.ranks:
-            found[rank][role] = group
-    return found
+            by_rank[rank][role] = group
+    return by_rank
 
 
 def groups_of(job: Job, rank: int) -> dict[str, Group]:

@@ -94,13 +94,13 @@ def _of_sequences(c: Capture) -> tuple[Births, dict[int, int]]:
 def module_samples(c: Capture) -> list[tuple[str, int, int]]:
     """(module, time, reserved bytes) of CANN's modules; APP holds what the framework reserved."""
     levels = curve(c)[0]
-    found: list[tuple[str, int, int]] = []
+    samples: list[tuple[str, int, int]] = []
     for module, size_bytes in MODULES.items():
         for time_ns in range(c.session_start_ns, c.session_end_ns, MODULE_PERIOD_NS):
             before = [level.reserved_bytes for level in levels if level.timestamp_ns <= time_ns]
             app = (before[-1] if before else _BASE_BYTES + _SEGMENT_BYTES) + _GE_BYTES
-            found.append((module, time_ns, app if module == "APP" else size_bytes))
-    return found
+            samples.append((module, time_ns, app if module == "APP" else size_bytes))
+    return samples
 
 
 def _output_bytes(shapes: str) -> int:

@@ -133,10 +133,10 @@ def _take_turns(d: Draft, passes: list[tuple[Pass, Parts]]) -> None:
 
 def _receive(d: Draft, source: int, *, backward: bool) -> int:
     """A tensor of another stage: what the exchange before brought, else an operation of its own."""
-    found, d.arrived = d.arrived, None
-    if found is None:
-        found = peer_to_peer(d, source, d.place["pp"], backward=backward)
-    return found
+    arrival, d.arrived = d.arrived, None
+    if arrival is None:
+        arrival = peer_to_peer(d, source, d.place["pp"], backward=backward)
+    return arrival
 
 
 def _send(d: Draft, target: int, *, backward: bool, exchanges: bool) -> None:

@@ -160,7 +160,7 @@ def _run(job: Job, extra_ns: Mapping[tuple[int, int], int]) -> dict[int, _Rank]:
 
 def _stretches(job: Job, ranks: Mapping[int, _Rank]) -> dict[tuple[int, int], int]:
     """What kernels take longer for bytes that moved beside them as it ran."""
-    found: dict[tuple[int, int], int] = {}
+    lengths: dict[tuple[int, int], int] = {}
     for r in ranks.values():
         moves = sorted((e.ready_ns, e.end_ns) for e in r.events.values()
                        if isinstance(e.call, CommCall))  # fmt: skip
@@ -173,8 +173,8 @@ def _stretches(job: Job, ranks: Mapping[int, _Rank]) -> dict[tuple[int, int], in
                     end = min(end, event.end_ns)
                     beside_ns += max(end - begin, 0)
                     until = max(until, end)
-                found[r.rank, index] = round(beside_ns * (1 - 1 / job.contention))
-    return found
+                lengths[r.rank, index] = round(beside_ns * (1 - 1 / job.contention))
+    return lengths
 
 
 def on_clock(
@@ -184,20 +184,20 @@ def on_clock(
     if job.clock_ns(rank, job.start_ns + 10**15) == job.start_ns + 10**15:
         return events, waits, windows
 
-    def shown(time_ns: int) -> int:
+    def shift(time_ns: int) -> int:
         return job.clock_ns(rank, time_ns)
 
     def host(t: HostTimes) -> HostTimes:
         return HostTimes(
-            shown(t.operator_start_ns), shown(t.operator_end_ns), shown(t.enqueue_ns),
-            shown(t.dequeue_ns),
+            shift(t.operator_start_ns), shift(t.operator_end_ns), shift(t.enqueue_ns),
+            shift(t.dequeue_ns),
         )  # fmt: skip
 
     return (
-        [Event(e.call, host(e.host), shown(e.start_ns), shown(e.end_ns), shown(e.ready_ns),
+        [Event(e.call, host(e.host), shift(e.start_ns), shift(e.end_ns), shift(e.ready_ns),
                e.payload_ns) for e in events],
-        [Wait(shown(w.start_ns), shown(w.end_ns), w.operator, w.kind) for w in waits],
-        [Window(w.step, shown(w.start_ns), shown(w.end_ns)) for w in windows],
+        [Wait(shift(w.start_ns), shift(w.end_ns), w.operator, w.kind) for w in waits],
+        [Window(w.step, shift(w.start_ns), shift(w.end_ns)) for w in windows],
     )  # fmt: skip
 
 
@@ -379,14 +379,14 @@ def _payload(job: Job, rank: int, call: CommCall) -> tuple[int, ...]:
         return (18_000,)
     chance = random.Random(f"{job.seed}/link/{call.meeting}/{rank}")
     passes = 2 if call.collective == "allReduce" else 1
-    found: list[int] = []
+    sizes: list[int] = []
     for peer, size_bytes in call.peers:
         other = call.group.ranks[peer]
         wire = link(job, rank, other)
         if call.collective == "receive" or size_bytes == 0:
-            found.append(0)
+            sizes.append(0)
             continue
         exact_ns = passes * size_bytes / BYTES_PER_NS[wire] * chance.uniform(1.0, 1.02)
         dur_ns = int(exact_ns * job.link_slowness(rank, other, wire))
-        found.append(jittered_ns(chance, dur_ns, job.noise) if job.noise else dur_ns)
-    return tuple(found)
+        sizes.append(jittered_ns(chance, dur_ns, job.noise) if job.noise else dur_ns)
+    return tuple(sizes)

@@ -19,16 +19,16 @@ from .simulate import run
 Interval = tuple[int, int]
 
 
-def truth(job: Job, seen: list[Capture]) -> dict[str, object]:
+def truth(job: Job, captures: list[Capture]) -> dict[str, object]:
     """All planted figures; times in ns on each rank's own clock, keys as text."""
     return {
         "slow_rank": job.slow_rank,
         "slow_factor": job.slow_factor if job.slow_rank is not None else None,
-        "clock_offsets_ns": {str(c.rank): job.offset_ns(c.rank) for c in seen},
+        "clock_offsets_ns": {str(c.rank): job.offset_ns(c.rank) for c in captures},
         "expert_load": [list(row) for row in expert_load(job)],
         "schedule": job.schedule if job.pp > 1 else "none",
         "micro_batches": job.micro_batches,
-        "ranks": {str(c.rank): _rank(c) for c in seen},
+        "ranks": {str(c.rank): _rank(c) for c in captures},
     }
 
 
@@ -71,25 +71,25 @@ def step_lengths(job: Job) -> list[int]:
 def passes(c: Capture) -> dict[int, list[tuple[Pass, int, int]]]:
     """By step: each pass with the start of its first kernel and the end of its last one on the
     compute stream, by start."""
-    found: dict[tuple[int, Pass], tuple[int, int]] = {}
+    spans: dict[tuple[int, Pass], tuple[int, int]] = {}
     for kernel in c.kernels:
         if kernel.part is not None and kernel.stream_id == COMPUTE_STREAM:
             start_ns, end_ns = _interval(kernel)
-            low, high = found.get((kernel.step, kernel.part), (start_ns, end_ns))
-            found[kernel.step, kernel.part] = min(low, start_ns), max(high, end_ns)
+            low, high = spans.get((kernel.step, kernel.part), (start_ns, end_ns))
+            spans[kernel.step, kernel.part] = min(low, start_ns), max(high, end_ns)
     steps: dict[int, list[tuple[Pass, int, int]]] = {}
-    for (step, part), (start_ns, end_ns) in sorted(found.items(), key=lambda one: one[1]):
+    for (step, part), (start_ns, end_ns) in sorted(spans.items(), key=lambda one: one[1]):
         steps.setdefault(step, []).append((part, start_ns, end_ns))
     return steps
 
 
-def phases(seen: list[tuple[Pass, int, int]]) -> list[int]:
+def phases(events: list[tuple[Pass, int, int]]) -> list[int]:
     """Of a stage's passes in a step: its first start, that of its first backward, the end of its
     last forward (not before), and its last end: between them warm-up, steady phase, cool-down. A
     step without backwards is warm-up alone."""
-    start_ns, end_ns = min(one[1] for one in seen), max(one[2] for one in seen)
-    steady_ns = min((one[1] for one in seen if one[0].kind != "F"), default=end_ns)
-    forward_ns = max(one[2] for one in seen if one[0].kind == "F")
+    start_ns, end_ns = min(one[1] for one in events), max(one[2] for one in events)
+    steady_ns = min((one[1] for one in events if one[0].kind != "F"), default=end_ns)
+    forward_ns = max(one[2] for one in events if one[0].kind == "F")
     return [start_ns, steady_ns, max(steady_ns, forward_ns), end_ns]
 
 
@@ -192,9 +192,9 @@ def _figures(
 
 
 def _by_type(kernels: list[Kernel]) -> dict[str, dict[str, object]]:
-    found: dict[str, list[Kernel]] = {}
+    by_type: dict[str, list[Kernel]] = {}
     for kernel in kernels:
-        found.setdefault(kernel.work.type, []).append(kernel)
+        by_type.setdefault(kernel.work.type, []).append(kernel)
     return {
         type_: {
             "core": rows[0].work.core,
@@ -202,25 +202,25 @@ def _by_type(kernels: list[Kernel]) -> dict[str, dict[str, object]]:
             "total_ns": sum(row.dur_ns for row in rows),
             "max_ns": max(row.dur_ns for row in rows),
         }
-        for type_, rows in sorted(found.items())
+        for type_, rows in sorted(by_type.items())
     }
 
 
 def _by_kind(ops: list[CommOp], everywhere: list[Interval]) -> dict[str, dict[str, object]]:
-    found: dict[str, dict[str, object]] = {}
+    kinds: dict[str, dict[str, object]] = {}
     for kind in sorted({op.group.kind for op in ops}):
         mine = [op for op in ops if op.group.kind == kind]
         communication_ns, _, masked_ns, _ = overlap_lengths(
             [_interval(op) for op in mine], everywhere
         )
-        found[kind] = {
+        kinds[kind] = {
             "operations": len(mine),
             "communication_ns": communication_ns,
             "masked_ns": masked_ns,
             "masking_ratio": _ratio(masked_ns, communication_ns),
             "size_bytes": sum(op.size_bytes for op in mine),
         }
-    return found
+    return kinds
 
 
 def _ratio(part: int | None, whole: int | None) -> float | None:

@@ -58,14 +58,14 @@ def matrix(
     """Bytes from rank to rank: rows of the metric `rank_matrix`, as `links`; `rank` keeps pairs
     with it at either end."""
     rank = scope.rank
-    found = _rows(con, "rank_matrix", "size_bytes", scope, None if rank is not None else top)
+    rows = _rows(con, "rank_matrix", "size_bytes", scope, None if rank is not None else top)
     if rank is None:
-        return found
-    found = found.filter((pl.col("src_rank") == rank) | (pl.col("dst_rank") == rank))
+        return rows
+    rows = rows.filter((pl.col("src_rank") == rank) | (pl.col("dst_rank") == rank))
     return (
-        found
+        rows
         if top is None
-        else found.group_by("run", "capture", "step", maintain_order=True).head(top)
+        else rows.group_by("run", "capture", "step", maintain_order=True).head(top)
     )
 
 
@@ -93,14 +93,14 @@ def matrix(
 @memoize
 def mean_pairs(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, most bytes first."""
-    found = without_warm_up(con, matrix(con, scope))
-    every = found.select(_STEP).n_unique()
-    counts = _sent_steps(con, scope, found)
+    pairs = without_warm_up(con, matrix(con, scope))
+    every = pairs.select(_STEP).n_unique()
+    counts = _sent_steps(con, scope, pairs)
     steps = pl.col("step_count").first().fill_null(every)
     size, time = pl.col("size_bytes"), pl.col("time_ns")
     timed_bytes = size.filter(time > 0).sum()
     return (
-        found.join(counts, on="src_rank", how="left", maintain_order="left")
+        pairs.join(counts, on="src_rank", how="left", maintain_order="left")
         .group_by(_PAIR, maintain_order=True)
         .agg(
             size.sum() / steps,
@@ -112,21 +112,21 @@ def mean_pairs(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
     )  # fmt: skip
 
 
-def _sent_steps(con: duckdb.DuckDBPyConnection, scope: Scope, found: pl.DataFrame) -> pl.DataFrame:
-    """Of each captured rank among the senders of `found`, as src_rank: in how many steps what it
+def _sent_steps(con: duckdb.DuckDBPyConnection, scope: Scope, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Of each captured rank among the senders of `pairs`, as src_rank: in how many steps what it
     sends is known (step_count). Tasks tell of all its steps. HCCL tells of those that have rows,
     and of those without communication."""
     sender = ["run", "capture", "src_rank"]
     steps = select(con, "step_summary", scope.all_ranks).rename({"rank": "src_rank"})
     steps = without_warm_up(con, steps).join(
-        found.group_by(sender).agg((pl.col("basis") == "tasks").any().alias("has_tasks")),
+        pairs.group_by(sender).agg((pl.col("basis") == "tasks").any().alias("has_tasks")),
         on=sender,
     )
-    rows = found.select(*sender, "step").unique()
-    known = steps.filter(pl.col("has_tasks") | (pl.col("communication_ns") == 0))
-    told = rows.join(steps, on=[*sender, "step"], how="semi", nulls_equal=True)
+    rows = pairs.select(*sender, "step").unique()
+    countable = steps.filter(pl.col("has_tasks") | (pl.col("communication_ns") == 0))
+    rows_of_senders = rows.join(steps, on=[*sender, "step"], how="semi", nulls_equal=True)
     return (
-        pl.concat([known.select(told.columns), told])
+        pl.concat([countable.select(rows_of_senders.columns), rows_of_senders])
         .unique().group_by("src_rank").agg(pl.len().alias("step_count"))
     )  # fmt: skip
 
@@ -149,19 +149,19 @@ def _sent_steps(con: duckdb.DuckDBPyConnection, scope: Scope, found: pl.DataFram
 def mean_contention(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, sorted by link and type."""
     both = ["beside_bandwidth_bytes_per_s", "alone_bandwidth_bytes_per_s"]
-    found = without_warm_up(con, contention(con, scope).drop_nulls(both))
-    return found.group_by("link", "op_type").agg(pl.col(both).median()).sort("link", "op_type")
+    means = without_warm_up(con, contention(con, scope).drop_nulls(both))
+    return means.group_by("link", "op_type").agg(pl.col(both).median()).sort("link", "op_type")
 
 
 def _rows(
     con: duckdb.DuckDBPyConnection, name: str, most: str, scope: Scope, top: int | None
 ) -> pl.DataFrame:
-    known = metric(name)
+    entry = metric(name)
     open_views(con, (name,))
-    columns = [column.name for column in known.columns]
+    columns = [column.name for column in entry.columns]
     of = [column for column in PLACE if column in columns]
     order = ", ".join([f"{most} desc nulls last", *(c for c in columns if c not in (*of, most))])
-    return select(con, known.view, scope, order, of=of, top=top, columns=", ".join(columns))
+    return select(con, entry.view, scope, order, of=of, top=top, columns=", ".join(columns))
 
 
 def hierarchy(
@@ -188,16 +188,16 @@ def hierarchy(
         )
     open_views(con, ("all_to_all",))
     clause, values = scope.where(JOB)
-    found = frame(con, f"select * from all_to_all {clause}", values)
+    exchanges = frame(con, f"select * from all_to_all {clause}", values)
     factors = [
         _factors(row["host_count"], row["group_size"], experts, top_k)
         if is_whole(row)
         else (None, None, None)
-        for row in found.iter_rows(named=True)
+        for row in exchanges.iter_rows(named=True)
     ]
     names = ("all_gather_bytes", "host_deduplicated_bytes", "rank_deduplicated_bytes")
     schemes = pl.DataFrame(factors, schema=dict.fromkeys(names, pl.Float64), orient="row")
-    return pl.concat([found, schemes], how="horizontal").with_columns(
+    return pl.concat([exchanges, schemes], how="horizontal").with_columns(
         pl.col(name) * pl.col("between_hosts_bytes") for name in names
     )
 
@@ -245,16 +245,16 @@ def matrix_blocks(
     both). Returned too: how many consecutive ranks a place holds, one unless the cells would be
     more than `most_cells`. Pairs of unknown global ranks are left out.
     """
-    known = frame.drop_nulls(["src_rank", "dst_rank"])
+    complete = frame.drop_nulls(["src_rank", "dst_rank"])
     if kind is not None:
-        known = known.filter(pl.col("kind") == kind)
-    last = known.select(pl.max_horizontal(pl.col("src_rank", "dst_rank").max())).item()
+        complete = complete.filter(pl.col("kind") == kind)
+    last = complete.select(pl.max_horizontal(pl.col("src_rank", "dst_rank").max())).item()
     ranks = 0 if last is None else int(last) + 1
     block = max(1, -(-ranks // int(most_cells**0.5)))
     rate, time = pl.col("bandwidth_bytes_per_s"), pl.col("time_ns")
     timed = (time > 0) & rate.is_not_null()
-    found = (
-        known.group_by(
+    blocks = (
+        complete.group_by(
             (pl.col("src_rank") // block).alias("src"), (pl.col("dst_rank") // block).alias("dst")
         )
         .agg(
@@ -266,4 +266,4 @@ def matrix_blocks(
         .with_columns(pl.col("bandwidth_bytes_per_s").fill_nan(None))
         .sort("src", "dst")
     )  # fmt: skip
-    return found, block
+    return blocks, block

@@ -58,7 +58,7 @@ def baseline_bytes(side: Side) -> bytes:
     if kernels["type"].null_count() == kernels.height:
         kernels = kernels.clear()
     by_type = kernels.group_by(pl.coalesce("type", "name")).agg(pl.col("count", "total_ns").sum())
-    kept = _Baseline(
+    baseline = _Baseline(
         _VERSION,
         [
             _Steps(
@@ -76,7 +76,7 @@ def baseline_bytes(side: Side) -> bytes:
         {name: sorted(values) for name, values in side.facts.items() if values},
         sorted(side.ranks),
     )
-    return msgspec.json.encode(kept) + b"\n"
+    return msgspec.json.encode(baseline) + b"\n"
 
 
 def read_baseline(path: Path) -> Side:
@@ -84,29 +84,31 @@ def read_baseline(path: Path) -> Side:
     if path.stat().st_size > _MOST_BYTES:
         raise TraceFormatError(path, "size", f"more than {_MOST_BYTES >> 20} MiB: no baseline")
     try:
-        kept = msgspec.json.decode(path.read_bytes(), type=_Baseline)
-        if kept.npuscope_baseline != _VERSION:
-            raise ValueError(f"version {kept.npuscope_baseline}: this npuscope reads {_VERSION}")
-        return _side(kept)
+        baseline = msgspec.json.decode(path.read_bytes(), type=_Baseline)
+        if baseline.npuscope_baseline != _VERSION:
+            raise ValueError(
+                f"version {baseline.npuscope_baseline}: this npuscope reads {_VERSION}"
+            )
+        return _side(baseline)
     except (ValueError, pl.exceptions.PolarsError) as error:  # msgspec's are ValueErrors
         raise TraceFormatError(path, "baseline", str(error)) from None
 
 
-def _side(kept: _Baseline) -> Side:
-    steps = pl.concat([_rows(one) for one in kept.steps]) if kept.steps else pl.DataFrame()
+def _side(baseline: _Baseline) -> Side:
+    steps = pl.concat([_rows(one) for one in baseline.steps]) if baseline.steps else pl.DataFrame()
     if steps.is_empty():
         raise ValueError("no steps")
-    if unknown := {part for part, _, _ in kept.parts} - {*ORDER}:
+    if unknown := {part for part, _, _ in baseline.parts} - {*ORDER}:
         raise ValueError(f"unknown parts {sorted(unknown)}")
     text, figure = pl.String(), pl.Float64()
-    parts = pl.DataFrame(kept.parts, {"part": text, "name": text, "ns": figure}, orient="row")
+    parts = pl.DataFrame(baseline.parts, {"part": text, "name": text, "ns": figure}, orient="row")
     types = {"type": text, "count": figure, "total_ns": figure}
-    kernels = pl.DataFrame(kept.kernels, types, orient="row").with_columns(
+    kernels = pl.DataFrame(baseline.kernels, types, orient="row").with_columns(
         pl.lit(None, pl.String).alias(name) for name in ("name", "operator", "shape", "core")
     )
-    facts = {name: frozenset(kept.facts.get(name, ())) for name in FACTS}
+    facts = {name: frozenset(baseline.facts.get(name, ())) for name in FACTS}
     order = (*KERNEL, "count", "total_ns")
-    return Side(steps, parts, kernels.select(order), facts, ranks=frozenset(kept.ranks))
+    return Side(steps, parts, kernels.select(order), facts, ranks=frozenset(baseline.ranks))
 
 
 def _rows(one: _Steps) -> pl.DataFrame:

@@ -113,15 +113,15 @@ def _widening(values: Floats) -> float:
 
 def _splits(values: Floats, wide: float, dice: np.random.Generator) -> list[int]:
     """Binary segmentation: places of the changes, in order."""
-    found: list[int] = []
+    points: list[int] = []
     todo = [(0, len(values))]
     while todo:
         low, high = todo.pop()
         at = _split(values[low:high], wide, dice)
         if at is not None:
-            found.append(low + at)
+            points.append(low + at)
             todo += [(low, low + at), (low + at, high)]
-    return sorted(found)
+    return sorted(points)
 
 
 def _split(values: Floats, wide: float, dice: np.random.Generator) -> int | None:

@@ -101,8 +101,8 @@ class Comparison:
         """Whether the sides do other work in a step, or a rank of theirs does, and what each token
         takes is known of both."""
         is_other = self.layouts is not None or self.tokens[0] != self.tokens[1]
-        known = self.rows.select("a_ns_per_token", "b_ns_per_token").null_count().row(0)
-        return is_other and not any(known)
+        nulls = self.rows.select("a_ns_per_token", "b_ns_per_token").null_count().row(0)
+        return is_other and not any(nulls)
 
     @property
     def layouts(self) -> tuple[str, str] | None:
@@ -110,11 +110,11 @@ class Comparison:
         names = [name for name in _LAYOUT if name in self.changed]
         if not names:
             return None
-        told = [
+        labels = [
             ", ".join(f"{name.removesuffix('_size')} {self.changed[name][side]}" for name in names)
             for side in (0, 1)
         ]
-        return told[0], told[1]
+        return labels[0], labels[1]
 
 
 def compare(a: Side, b: Side, by: Key | None = None) -> Comparison:
@@ -130,7 +130,7 @@ def compare(a: Side, b: Side, by: Key | None = None) -> Comparison:
     shift = (step_b_ns - step_a_ns) - (times.delta or 0.0)
     low, high = (None if end is None else end + shift for end in (times.low, times.high))
     whole = Estimate(step_a_ns, step_b_ns, low, high, times.more, times.count)
-    found = Comparison(
+    comparison = Comparison(
         whole.verdict(SAME_WITHIN * step_a_ns),
         step_a_ns,
         step_b_ns,
@@ -147,11 +147,11 @@ def compare(a: Side, b: Side, by: Key | None = None) -> Comparison:
         ends,
         ranks,
     )  # fmt: skip
-    if by == "rank" and found.layouts is not None:
+    if by == "rank" and comparison.layouts is not None:
         raise UsageError(
             "--by rank: the parallel layouts differ, and a rank of A is none of B: leave it out"
         )
-    return found
+    return comparison
 
 
 # metric: compare_measures
@@ -317,37 +317,37 @@ def _only(one: Side, other: Side) -> tuple[int, ...]:
     return tuple(sorted(one.at.keys() - other.at.keys()))
 
 
-def figures_of(found: Comparison) -> dict[str, object]:
+def figures_of(comparison: Comparison) -> dict[str, object]:
     """What is said beside the rows: verdict, both steps, their difference and its interval, the
     other measures, and what else of the captures differs."""
     return {
-        "verdict": found.verdict,
-        "step_a_ns": found.step_a_ns,
-        "step_b_ns": found.step_b_ns,
-        "delta_ns": found.delta_ns,
-        "delta_low_ns": found.delta_low_ns,
-        "delta_high_ns": found.delta_high_ns,
-        "unit": found.unit,
-        "tokens_a": found.tokens[0],
-        "tokens_b": found.tokens[1],
-        "measures": found.figures.to_dicts(),
-        "changed": [{"fact": name, "a": a, "b": b} for name, (a, b) in found.changed.items()],
+        "verdict": comparison.verdict,
+        "step_a_ns": comparison.step_a_ns,
+        "step_b_ns": comparison.step_b_ns,
+        "delta_ns": comparison.delta_ns,
+        "delta_low_ns": comparison.delta_low_ns,
+        "delta_high_ns": comparison.delta_high_ns,
+        "unit": comparison.unit,
+        "tokens_a": comparison.tokens[0],
+        "tokens_b": comparison.tokens[1],
+        "measures": comparison.figures.to_dicts(),
+        "changed": [{"fact": name, "a": a, "b": b} for name, (a, b) in comparison.changed.items()],
     }
 
 
-def remarks(found: Comparison) -> list[str]:
+def remarks(comparison: Comparison) -> list[str]:
     """What to know before the figures: what was recorded differently, and what would tell more."""
-    notes = recorded_differently(found)
-    if found.verdict == "not_enough":
-        notes.append(_what_would_tell(found))
+    notes = recorded_differently(comparison)
+    if comparison.verdict == "not_enough":
+        notes.append(_what_would_tell(comparison))
     return notes
 
 
-def recorded_differently(found: Comparison) -> list[str]:
+def recorded_differently(result: Comparison) -> list[str]:
     """Why the difference may be none of the runs, or not one of equal work."""
     notes: list[str] = []
-    if any(found.ranks):
-        a, b = map(numbers, found.ranks)
+    if any(result.ranks):
+        a, b = map(numbers, result.ranks)
         notes.append(
             Message(
                 "other ranks of one job (A {a}; B {b}): a mean rank of A does other work than one"
@@ -355,16 +355,16 @@ def recorded_differently(found: Comparison) -> list[str]:
                 a=a, b=b,
             )
         )  # fmt: skip
-    if found.ends == "to_end":
+    if result.ends == "to_end":
         notes.append(
             Message("one side has last steps alone: steps of both are compared up to their own end")
         )
-    if found.ends == "to_next":
+    if result.ends == "to_next":
         notes.append(
             Message("the last step of each capture, which ends with its own work, is left out")
         )
-    if "profiler_level" in found.changed:
-        a, b = found.changed["profiler_level"]
+    if "profiler_level" in result.changed:
+        a, b = result.changed["profiler_level"]
         notes.append(
             Message(
                 "recorded at different levels (A {a}, B {b}): recording itself moves times, more"
@@ -372,19 +372,19 @@ def recorded_differently(found: Comparison) -> list[str]:
                 a=a, b=b,
             )
         )  # fmt: skip
-    if GPU in found.changed.get("framework", ()):
+    if GPU in result.changed.get("framework", ()):
         notes.append(
             Message("a GPU against an NPU: kernels are matched by the framework's operator")
         )
-    if found.layouts is not None:
-        a, b = found.layouts
+    if result.layouts is not None:
+        a, b = result.layouts
         notes.append(
             Message(
                 "parallel layouts differ (A {a}; B {b}): a rank of A does other work than one of B",
                 a=a, b=b,
             )
         )  # fmt: skip
-    tokens_a, tokens_b = found.tokens
+    tokens_a, tokens_b = result.tokens
     if tokens_a and tokens_b and tokens_a != tokens_b:
         notes.append(
             Message(
@@ -392,35 +392,35 @@ def recorded_differently(found: Comparison) -> list[str]:
                 a=f"{tokens_a:,}", b=f"{tokens_b:,}",
             )
         )  # fmt: skip
-    elif not (tokens_a and tokens_b) and (found.layouts is not None or is_other_work(found.rows)):
+    elif not (tokens_a and tokens_b) and (result.layouts is not None or is_other_work(result.rows)):
         notes.append(
             Message(
                 "tokens per step may differ and are not known of both: --tokens-a and --tokens-b"
                 " of `npuscope compare` give times per token"
             )
         )
-    if any(found.alone):
+    if any(result.alone):
         notes.append(
             Message(
                 "of one side alone: {a} of A, {b} of B",
-                a=numbers(found.alone[0]) or "-", b=numbers(found.alone[1]) or "-",
+                a=numbers(result.alone[0]) or "-", b=numbers(result.alone[1]) or "-",
             )
         )  # fmt: skip
     return notes
 
 
-def _what_would_tell(found: Comparison) -> Message:
-    if any(found.ranks) and not _share_most(*found.ranks):
+def _what_would_tell(result: Comparison) -> Message:
+    if any(result.ranks) and not _share_most(*result.ranks):
         return Message("not enough to tell: the mean ranks of A and B are of other ranks")
-    if found.unit == "step":
-        if found.more is None:
+    if result.unit == "step":
+        if result.more is None:
             return Message("not enough to tell: record more steps of both")
-        return Message("not enough to tell: record {count} more steps of each", count=found.more)
-    if found.more is None:
+        return Message("not enough to tell: record {count} more steps of each", count=result.more)
+    if result.more is None:
         return Message(
             "not enough to tell: profile both again and give these as --also-a and --also-b"
         )
-    return Message("not enough to tell: {count} more captures of each would", count=found.more)
+    return Message("not enough to tell: {count} more captures of each would", count=result.more)
 
 
 def unit_of(a: Side, b: Side) -> Literal["step", "capture"]:
@@ -449,16 +449,16 @@ def estimate(a: Side, b: Side, measure: str) -> Estimate:
     if mean_a is None or mean_b is None:
         return few
     spreads = [_figure(side.var()) for side in (ours, theirs)]  # of one value: None
-    known = [(v, n) for v, n in zip(spreads, counts, strict=True) if v is not None]
-    if not known or (unit == "step" and len(known) < 2):
+    pairs = [(v, n) for v, n in zip(spreads, counts, strict=True) if v is not None]
+    if not pairs or (unit == "step" and len(pairs) < 2):
         return few
     if unit == "capture":
-        degrees = float(sum(n - 1 for _, n in known))
-        pooled = sum(v * (n - 1) for v, n in known) / degrees
+        degrees = float(sum(n - 1 for _, n in pairs))
+        pooled = sum(v * (n - 1) for v, n in pairs) / degrees
         variances = [pooled / n for n in counts]
     else:
         wide = (_widening(side) for side in (ours, theirs))
-        variances = [v * more / n for (v, n), more in zip(known, wide, strict=True)]
+        variances = [v * more / n for (v, n), more in zip(pairs, wide, strict=True)]
         degrees = _degrees(variances, counts)
     error = math.sqrt(sum(variances))
     half = float(stdtrit(degrees, 0.5 + CONFIDENCE / 2)) * error

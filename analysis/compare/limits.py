@@ -72,44 +72,44 @@ def parse_limit(name: str, text: object) -> Limit:
         raise UsageError(f"no limit {name}: choose of {names}")
     ending = MEASURE_OF[name].rpartition("_")[2]
     units = _UNITS[ending]
-    found = _LIMIT.fullmatch(text.strip().replace("\u2212", "-")) if isinstance(text, str) else None
-    if found is None or (found[3] != "%" and found[3] not in units):
+    match = _LIMIT.fullmatch(text.strip().replace("\u2212", "-")) if isinstance(text, str) else None
+    if match is None or (match[3] != "%" and match[3] not in units):
         allowed = ", ".join(["%", *(unit or "none" for unit in units)])
         raise UsageError(
             f"limit {name} = {text!r}: give + (may grow) or - (may fall), a number and a unit of"
             f' {allowed}, such as "{_EXAMPLES[ending]}"'
         )
-    sign: Literal["+", "-"] = "+" if found[1] == "+" else "-"
-    is_share = found[3] == "%"
-    amount = float(found[2]) * (0.01 if is_share else units[found[3]])
-    written = f"{sign}{found[2]} {found[3]}".rstrip()
+    sign: Literal["+", "-"] = "+" if match[1] == "+" else "-"
+    is_share = match[3] == "%"
+    amount = float(match[2]) * (0.01 if is_share else units[match[3]])
+    written = f"{sign}{match[2]} {match[3]}".rstrip()
     return Limit(name, written, sign, amount, is_share)
 
 
 def limits_of(options: Iterable[str], file: Path | None = None) -> list[Limit]:
     """Limits of a TOML file (a line `step_time = "+3 %"` each) and of options `step_time=+3 %`,
     which win. Raises UsageError, or TraceNotFound where the file cannot be read."""
-    told: dict[str, object] = {}
+    limits: dict[str, object] = {}
     if file is not None:
         try:
-            told |= msgspec.toml.decode(file.read_bytes(), type=dict[str, object])
+            limits |= msgspec.toml.decode(file.read_bytes(), type=dict[str, object])
         except OSError as error:
             raise TraceNotFound(f"{file}: cannot be read ({error.strerror})") from None
         except (msgspec.DecodeError, ValueError) as error:
             raise UsageError(f"{file}: no TOML: {error}") from None
-    given: set[str] = set()
+    options_here: set[str] = set()
     for option in options:
         name, equals, text = (part.strip() for part in option.partition("="))
         if not equals:
             raise UsageError(f"limit {option}: give NAME=LIMIT, such as step_time=+3%")
-        if name in given:
+        if name in options_here:
             raise UsageError(f"limit {name} is given twice")
-        given.add(name)
-        told[name] = text.strip("\"'")
-    if not told:
+        options_here.add(name)
+        limits[name] = text.strip("\"'")
+    if not limits:
         names = ", ".join(MEASURE_OF)
         raise UsageError(f"no limits: give --limit NAME=LIMIT or --limits FILE; of {names}")
-    return [parse_limit(name, text) for name, text in told.items()]
+    return [parse_limit(name, text) for name, text in limits.items()]
 
 
 # metric: gate
@@ -135,9 +135,9 @@ def limits_of(options: Iterable[str], file: Path | None = None) -> list[Limit]:
 #   high        double   where it ends
 #   more_count  bigint   of not_enough: steps (or captures) more of each side that would make a
 #     difference as large as this one real; NULL: not known
-def judge(limits: Iterable[Limit], found: Comparison) -> pl.DataFrame:
+def judge(limits: Iterable[Limit], comparison: Comparison) -> pl.DataFrame:
     """Rows of the metric, in the order of the limits."""
-    figures = found.figures.rows_by_key("measure", named=True, unique=True)
+    figures = comparison.figures.rows_by_key("measure", named=True, unique=True)
     return pl.DataFrame(
         [_row(limit, figures[limit.measure]) for limit in limits],
         {**dict.fromkeys(("limit", "allowed", "verdict", "measure"), pl.String),
@@ -147,7 +147,7 @@ def judge(limits: Iterable[Limit], found: Comparison) -> pl.DataFrame:
 
 
 def _row(limit: Limit, figure: Mapping[str, Any]) -> dict[str, object]:
-    told = {key: figure[key] for key in ("a", "b", "delta", "low", "high")}
+    record = {key: figure[key] for key in ("a", "b", "delta", "low", "high")}
     one = Estimate(figure["a"], figure["b"], figure["low"], figure["high"], count=figure["count"])
     verdict: Outcome = "kept"
     if one.delta is None:
@@ -158,7 +158,7 @@ def _row(limit: Limit, figure: Mapping[str, Any]) -> dict[str, object]:
     more = _more(one) if verdict == "not_enough" else None
     return {
         "limit": limit.name, "allowed": limit.text, "verdict": verdict, "measure": limit.measure,
-        **told, "more_count": more,
+        **record, "more_count": more,
     }  # fmt: skip
 
 

@@ -36,5 +36,5 @@ def same_work(operator: str) -> str:
 @cache
 def _same() -> dict[str, str]:
     text = resources.files(__package__).joinpath("operator_names.json").read_text("utf-8")
-    known: dict[str, list[str]] = json.loads(text)
-    return {other: name for name, others in known.items() for other in others}
+    spellings: dict[str, list[str]] = json.loads(text)
+    return {other: name for name, others in spellings.items() for other in others}

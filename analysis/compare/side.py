@@ -122,10 +122,12 @@ class Side:
         sizes = [*self.facts.get("world_size", ())]
         return int(sizes[0]) / self.tokens if len(sizes) == 1 and self.tokens else None
 
-    def with_kernels(self, found: Mapping[int | None, pl.DataFrame]) -> Side:
+    def with_kernels(self, kernels_of_steps: Mapping[int | None, pl.DataFrame]) -> Side:
         """The same with what `kernels_in_full` tells."""
-        at = {place: replace(one, kernels=found[place]) for place, one in self.at.items()}
-        return replace(self, kernels=found[None], at=at)
+        at = {
+            place: replace(one, kernels=kernels_of_steps[place]) for place, one in self.at.items()
+        }
+        return replace(self, kernels=kernels_of_steps[None], at=at)
 
     def captures(self) -> pl.DataFrame:
         """The mean step of each capture."""
@@ -157,7 +159,7 @@ def measure(
     parts, pairs = _parts_to_compare(con, scope, by)
     kernels = _kernels(con, pairs, _KERNELS_IN_FULL if in_full else _KERNELS)
     pauses = frame(con, _PAUSES).join(pairs, on=PLACE, how="semi", nulls_equal=True)
-    placed = pairs.select(*RANK, "place").unique()
+    places = pairs.select(*RANK, "place").unique()
     parts = pl.concat(
         [
             parts.select(
@@ -170,7 +172,7 @@ def measure(
                 pl.lit(None, pl.String).alias("name"), "ns",
             ),
         ]
-    ).join(placed, on=RANK, how="left")  # fmt: skip
+    ).join(places, on=RANK, how="left")  # fmt: skip
 
     def side(place: int | None) -> Side:
         here = _at(place)
@@ -274,7 +276,7 @@ def _job_steps(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
         pl.when(pl.col(_basis(name)).null_count() == 0).then(how).alias(name)
         for name, how in _OF_RANKS.items()
     )
-    found = times.select(*_STEP, "step_ns", *ENDS)
+    steps = times.select(*_STEP, "step_ns", *ENDS)
     for more in (
         measures,
         gather_figures(con, mfu(con, scope).rows, "job").select(*_STEP, "kernel_mfu_causal_ratio"),
@@ -283,8 +285,8 @@ def _job_steps(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
             pl.col("max_over_mean").mean().alias("expert_max_over_mean")
         ),
     ):  # fmt: skip
-        found = found.join(more, on=_STEP, how="left", nulls_equal=True, maintain_order="left")
-    return found
+        steps = steps.join(more, on=_STEP, how="left", nulls_equal=True, maintain_order="left")
+    return steps
 
 
 def _peak_memory(con: duckdb.DuckDBPyConnection, scope: Scope, ranks: pl.DataFrame) -> pl.DataFrame:

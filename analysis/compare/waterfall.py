@@ -68,7 +68,7 @@ def waterfall(a: Side, b: Side) -> pl.DataFrame:
         for part, name, a_ns, b_ns in parts.iter_rows()
         if part != "computing"
     ]
-    found = (
+    bars = (
         pl.DataFrame(
             rows,
             {"part": pl.String, "name": pl.String, "change": pl.String, "a": pl.Float64,
@@ -79,11 +79,11 @@ def waterfall(a: Side, b: Side) -> pl.DataFrame:
     )  # fmt: skip
     rest = {
         "part": ["latest_rank"], "name": [None], "change": [None],
-        "a_ns": [a.step_ns - found["a_ns"].sum()], "b_ns": [b.step_ns - found["b_ns"].sum()],
+        "a_ns": [a.step_ns - bars["a_ns"].sum()], "b_ns": [b.step_ns - bars["b_ns"].sum()],
     }  # fmt: skip
     order = {part: place for place, part in enumerate(ORDER)}
     return (
-        pl.concat([found, pl.DataFrame(rest, found.schema)])
+        pl.concat([bars, pl.DataFrame(rest, bars.schema)])
         .with_columns(delta_ns=pl.col("b_ns") - pl.col("a_ns"))
         .filter((pl.col("a_ns") != 0) | (pl.col("b_ns") != 0) | (pl.col("part") == "latest_rank"))
         .sort(
@@ -156,13 +156,13 @@ def by_part(rows: pl.DataFrame) -> pl.DataFrame:
 #   b_ns_per_token  double  likewise of B
 def at_each(a: Side, b: Side, by: str) -> pl.DataFrame:
     """Rows of `waterfall` for each stage or rank of both sides. Raises UsageError without any."""
-    found = [
+    waterfalls = [
         waterfall(a.at[place], b.at[place]).select(pl.lit(place, pl.Int32).alias(by), pl.all())
         for place in sorted(a.at.keys() & b.at.keys())
     ]
-    if not found:
+    if not waterfalls:
         raise UsageError(f"--by {by}: both sides know no common {by}: leave it out")
-    return pl.concat(found)
+    return pl.concat(waterfalls)
 
 
 def needs_all(a: Side, b: Side) -> bool:
@@ -246,11 +246,11 @@ def _kernel_rows(a: pl.DataFrame, b: pl.DataFrame) -> list[dict[str, Any]]:
             count, alone = more, alone + count - more
             if has_cores and row["shapes_a"] == row["shapes_b"]:
                 row["change"] = "core"
-        told = {"part": "computing", "name": row["what"]}
+        record = {"part": "computing", "name": row["what"]}
         rows += [
-            {**told, "change": "duration", "a": row["paired_a"], "b": row["paired_a"] + duration},
-            {**told, "change": "count", "a": 0.0, "b": count},
-            {**told, "change": row["change"], "a": row["alone_a"], "b": row["alone_a"] + alone},
+            {**record, "change": "duration", "a": row["paired_a"], "b": row["paired_a"] + duration},
+            {**record, "change": "count", "a": 0.0, "b": count},
+            {**record, "change": row["change"], "a": row["alone_a"], "b": row["alone_a"] + alone},
         ]
     return rows
 

@@ -62,19 +62,19 @@ def compared_steps(
         select capture, rank, step, {columns} from step_summary
         where basis = 'events' and coalesce(run = ?, true)
         order by capture"""
-    found = con.execute(query, [run])
-    names = [column[0] for column in found.description or []]
-    rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    cursor = con.execute(query, [run])
+    names = [column[0] for column in cursor.description or []]
+    rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
     roots = {(m.capture, m.rank): m.source_root for m in read if run in (None, m.run)}
-    told: list[StepComparison] = []
+    comparisons: list[StepComparison] = []
     for result in results:
         ours = {
             (row["rank"], row["step"]): row
             for row in rows
             if result.is_about(roots.get((row["capture"], row["rank"]), ""))
         }
-        told += _of_result(result, ours)
-    return told
+        comparisons += _of_result(result, ours)
+    return comparisons
 
 
 def _of_result(

@@ -185,7 +185,7 @@ def examine(
         )
     members = group_members(con)
     logged = _logged_seconds(con)
-    found = []
+    verdicts = []
     for (its_run, its_capture), ranks in reports.items():
         whole = _capture_report(
             (its_run, its_capture), ranks, members.get((its_run, its_capture), frozenset()),
@@ -193,18 +193,18 @@ def examine(
         )  # fmt: skip
         if any(one.counts.get("expert_load") for one in ranks):
             whole = replace(whole, doubts=tuple(doubts(con, run=its_run, capture=its_capture)))
-        found.append(_only(whole, scope.rank))
-    return [report for report in found if report.ranks]
+        verdicts.append(_only(whole, scope.rank))
+    return [report for report in verdicts if report.ranks]
 
 
 def _only(report: CaptureReport, rank: int | None) -> CaptureReport:
     if rank is None:
         return report
-    chosen = tuple(one for one in report.ranks if one.rank == rank)
-    verdicts = whole_capture([(one.rank, one.verdicts) for one in chosen])
+    ranks = tuple(one for one in report.ranks if one.rank == rank)
+    verdicts = whole_capture([(one.rank, one.verdicts) for one in ranks])
     apart = tuple(one for one in report.verdicts if one.capability == "ranks")
     return CaptureReport(
-        report.run, report.capture, chosen, report.world_size, report.least_rank_count,
+        report.run, report.capture, ranks, report.world_size, report.least_rank_count,
         report.missing_ranks, (*verdicts, *apart), report.overhead, report.doubts,
     )  # fmt: skip
 
@@ -212,18 +212,18 @@ def _only(report: CaptureReport, rank: int | None) -> CaptureReport:
 def _facts(con: duckdb.DuckDBPyConnection, job: Scope) -> dict[Key, Row]:
     """Rows of `ranks` by run, capture and rank."""
     clause, values = job.where()
-    found = con.execute(f"select * from ranks {clause}", values)
-    names = [column[0] for column in found.description or []]
-    rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
+    seconds_by_step = con.execute(f"select * from ranks {clause}", values)
+    names = [column[0] for column in seconds_by_step.description or []]
+    rows = [dict(zip(names, values, strict=True)) for values in seconds_by_step.fetchall()]
     return {(row["run"], row["capture"], row["rank"]): row for row in rows}
 
 
 def _counts(con: duckdb.DuckDBPyConnection) -> dict[Key, dict[str, int]]:
-    found: dict[Key, dict[str, int]] = defaultdict(dict)
+    counts: dict[Key, dict[str, int]] = defaultdict(dict)
     query = "select run, capture, rank, content, count from rank_contents"
     for run, capture, rank, content, count in con.execute(query).fetchall():
-        found[run, capture, rank][content] = count
-    return found
+        counts[run, capture, rank][content] = count
+    return counts
 
 
 def _logged_seconds(con: duckdb.DuckDBPyConnection) -> dict[str, dict[int, float]]:
@@ -231,10 +231,10 @@ def _logged_seconds(con: duckdb.DuckDBPyConnection) -> dict[str, dict[int, float
     query = """
         select run, step, median(elapsed_s) from train_log
         where step is not null and elapsed_s is not null group by run, step"""
-    found: dict[str, dict[int, float]] = defaultdict(dict)
+    seconds_by_step: dict[str, dict[int, float]] = defaultdict(dict)
     for run, step, seconds in con.execute(query).fetchall():
-        found[run][step] = seconds
-    return found
+        seconds_by_step[run][step] = seconds
+    return seconds_by_step
 
 
 def _rank_report(
@@ -286,8 +286,8 @@ def _capture_report(
     missing = missing_ranks(present, world_size, members)
     profiled = {step for r in ranks for step in r.steps.steps}
     warmups = [r.options.get("schedule.warmup") for r in ranks if r.options]
-    known = [warmup for warmup in warmups if isinstance(warmup, int)]
-    overhead = profiler_overhead(logged_s, profiled, warmup=max(known, default=1))
+    counts = [warmup for warmup in warmups if isinstance(warmup, int)]
+    overhead = profiler_overhead(logged_s, profiled, warmup=max(counts, default=1))
     verdicts = whole_capture([(r.rank, r.verdicts) for r in ranks])
     apart = across_ranks(
         present=present,
@@ -333,16 +333,16 @@ def profiler_overhead(
         return Overhead(reason=_NO_LOG)
     if not profiled:
         return Overhead(reason="no profiled step has a number")
-    known = {step: seconds for step, seconds in logged_s.items() if seconds > 0}
-    watched = [known[step] for step in sorted(profiled) if step in known]
+    positive_s = {step: seconds for step, seconds in logged_s.items() if seconds > 0}
+    watched = [positive_s[step] for step in sorted(profiled) if step in positive_s]
     if not watched:
         return Overhead(reason="the training log has no times for the profiled steps")
     touched = {step + near for step in profiled for near in range(-warmup, _WRITING_STEPS + 1)}
-    free = sorted(step for step in known if step not in touched)
+    free = sorted(step for step in positive_s if step not in touched)
     before = [step for step in free if step < min(profiled)][-_NEIGHBOURS:]
     after = [step for step in free if step > max(profiled)][:_NEIGHBOURS]
     between = [step for step in free if min(profiled) < step < max(profiled)]
-    beside = [known[step] for step in (*before, *between, *after)]
+    beside = [positive_s[step] for step in (*before, *between, *after)]
     if not beside:
         return Overhead(reason="the training log has only the profiled steps")
     profiled_s, unprofiled_s = median(watched), median(beside)
@@ -411,11 +411,11 @@ def step_coverage(
             spans[key].append((start_ns, end_ns))
     return {
         key: Steps(
-            tuple(sorted(found)),
-            tuple(sorted(whole[key[:2]] - found)),
+            tuple(sorted(coverage)),
+            tuple(sorted(whole[key[:2]] - coverage)),
             _covered_ratio(spans[key], *windows[key]),
         )
-        for key, found in steps.items()
+        for key, coverage in steps.items()
     }
 
 
@@ -425,9 +425,9 @@ def _covered_ratio(
     if start_ns is None or end_ns is None or end_ns <= start_ns:
         return None
     covered_ns, reached_ns = 0, start_ns
-    known = False
+    end = False
     for first_ns, last_ns in sorted(spans):
-        known = True
+        end = True
         covered_ns += max(0, min(last_ns, end_ns) - max(first_ns, reached_ns))
         reached_ns = max(reached_ns, last_ns)
-    return covered_ns / (end_ns - start_ns) if known else None
+    return covered_ns / (end_ns - start_ns) if end else None

@@ -106,21 +106,21 @@ def known_options(facts: Mapping[str, Any], options: Options | None) -> Options:
     """What the profiler was told: by its own file, else what tables kept of it."""
     if options is not None:
         return options
-    kept = ("profiler_level", "aic_metrics")
-    return {name: facts[name] for name in kept if facts[name] is not None}
+    options_compared = ("profiler_level", "aic_metrics")
+    return {name: facts[name] for name in options_compared if facts[name] is not None}
 
 
 def judge(rank: RankRecord) -> list[Verdict]:
     """A verdict for every capability, in their order."""
-    return [_verdict(known, rank) for known in CAPABILITIES]
+    return [_verdict(capability, rank) for capability in CAPABILITIES]
 
 
-def _verdict(known: Capability, rank: RankRecord) -> Verdict:
-    if known.talks and rank.world_size == 1 and not _communicates(rank):
-        return Verdict(known.name, "no", "a job of one rank has no communication")
+def _verdict(capability: Capability, rank: RankRecord) -> Verdict:
+    if capability.talks and rank.world_size == 1 and not _communicates(rank):
+        return Verdict(capability.name, "no", "a job of one rank has no communication")
     lacks: list[_Lack] = []
     told_tables: set[str] = set()
-    for need in known.needs:
+    for need in capability.needs:
         empty = {table for table in need.tables if not rank.counts.get(table)}
         if empty and empty == need.tables and empty <= told_tables:
             continue  # that the table is empty is told: what of it lacks follows
@@ -128,13 +128,13 @@ def _verdict(known: Capability, rank: RankRecord) -> Verdict:
             lacks.append(lack)
             told_tables |= empty
     if not lacks:
-        return Verdict(known.name, "yes")
+        return Verdict(capability.name, "yes")
     fatal = [lack for lack in lacks if lack.is_fatal]
-    told = fatal or lacks
+    is_decided = fatal or lacks
     return Verdict(
-        known.name,
+        capability.name,
         "no" if fatal else "partly",
-        join(dict.fromkeys(_said(lack.reason) for lack in told), "; "),
+        join(dict.fromkeys(_said(lack.reason) for lack in is_decided), "; "),
         join(dict.fromkeys(_said(text) for lack in lacks for text in lack.remedies), "; ") or None,
         tuple(dict.fromkeys(setting for lack in lacks for setting in lack.settings)),
     )
@@ -204,8 +204,8 @@ def _explain(need: Need, rank: RankRecord) -> tuple[str, tuple[str, ...], tuple[
         if need.file and rank.files is None:  # it may be elsewhere: nobody knows its files
             advice = (*advice, _ANALYSE)
         return "though it was asked for", advice, ()
-    told = tuple(setting.says for setting in settings)
-    return "", told + (advice if not told or not need.essential else ()), settings
+    sentences = tuple(setting.says for setting in settings)
+    return "", sentences + (advice if not sentences or not need.essential else ()), settings
 
 
 def _is_on(setting: Setting, rank: RankRecord) -> bool | None:
@@ -284,8 +284,8 @@ def whole_capture(
     Where as many ranks say one thing as another, the better is the capture's. `settings` are those
     that any rank needs.
     """
-    found: list[CaptureVerdict] = []
-    for position, known in enumerate(CAPABILITIES):
+    capture_verdicts: list[CaptureVerdict] = []
+    for position, capability in enumerate(CAPABILITIES):
         alike: dict[Verdict, list[int]] = defaultdict(list)
         for rank, verdicts in ranks:
             alike[verdicts[position]].append(rank)
@@ -293,10 +293,10 @@ def whole_capture(
             continue
         order = sorted(alike, key=lambda v: (-len(alike[v]), _RANKING[v.support], alike[v][0]))
         most, *others = order
-        found.append(
+        capture_verdicts.append(
             CaptureVerdict(
-                known.name,
-                known.question,
+                capability.name,
+                capability.question,
                 most.support,
                 most.reason,
                 most.remedy,
@@ -304,7 +304,7 @@ def whole_capture(
                 tuple(dict.fromkeys(s for v in order for s in v.settings)),
             )
         )
-    return tuple(found)
+    return tuple(capture_verdicts)
 
 
 def across_ranks(
@@ -327,11 +327,11 @@ def across_ranks(
         )
         remedy = None if alone else "profile every rank, or one of each pipeline stage"
         return CaptureVerdict(RANKS.name, RANKS.question, "no", reason, remedy)
-    told: list[str] = []
+    sentences: list[str] = []
     if missing:
-        told.append(Message("{ranks} missing", ranks=ranks_named(missing)))
+        sentences.append(Message("{ranks} missing", ranks=ranks_named(missing)))
     elif missing is None and least_rank_count and least_rank_count > len(present):
-        told.append(
+        sentences.append(
             Message(
                 "{count} of at least {least} ranks are here",
                 count=len(present),
@@ -339,26 +339,26 @@ def across_ranks(
             )
         )
     elif missing is None:
-        told.append("how many ranks the job has is unknown")
+        sentences.append("how many ranks the job has is unknown")
     if lacking_steps:
         count, who = len(lacking_steps), ranks_named(lacking_steps)
         steps = numbers({step for lost in lacking_steps.values() for step in lost})
         lack = "{ranks} lacks step {steps}" if count == 1 else "{ranks} lack step {steps}"
-        told.append(Message(lack, ranks=who, steps=steps))
+        sentences.append(Message(lack, ranks=who, steps=steps))
     if "device" in clocks:
-        told.append("timestamps of some ranks are device-local, not wall-clock times")
-    known = Counter(level for level in levels if level)
-    if len(known) > 1:
-        told.append(
+        sentences.append("timestamps of some ranks are device-local, not wall-clock times")
+    levels_of_ranks = Counter(level for level in levels if level)
+    if len(levels_of_ranks) > 1:
+        sentences.append(
             Message(
                 "ranks were profiled at different levels ({levels})",
-                levels=", ".join(sorted(known)),
+                levels=", ".join(sorted(levels_of_ranks)),
             )
         )
-    if not told:
+    if not sentences:
         return CaptureVerdict(RANKS.name, RANKS.question, "yes")
     told_size = world_size is not None or missing is not None
     remedy = "profile every rank for the same steps at the same level"
     if not told_size:
         remedy = join((remedy, METADATA.says), "; ")
-    return CaptureVerdict(RANKS.name, RANKS.question, "partly", join(told, "; "), remedy)
+    return CaptureVerdict(RANKS.name, RANKS.question, "partly", join(sentences, "; "), remedy)

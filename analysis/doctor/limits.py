@@ -52,20 +52,20 @@ def lacks(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[Lack]:
     for *key, content, count in counted.iter_rows():
         counts[key[0], key[1], key[2]][content] = count
     peaks = unknown_peaks(con)
-    found: dict[tuple[str, Support, str, str | None], list[int]] = defaultdict(list)
+    lacks_of: dict[tuple[str, Support, str, str | None], list[int]] = defaultdict(list)
     judged: dict[tuple[object, ...], list[Verdict]] = {}
     for facts in ranks.to_dicts():
         of = facts["run"], facts["capture"], facts["rank"]
         # Of a thousand ranks most have recorded the same.
-        told = [value if name != "left_out_tables" else tuple(value or ())
+        cell_values = [value if name != "left_out_tables" else tuple(value or ())
                 for name, value in facts.items() if name != "rank"]  # fmt: skip
-        alike = (*told, peaks.get(of), frozenset(counts[of].items()))
+        alike = (*cell_values, peaks.get(of), frozenset(counts[of].items()))
         if alike not in judged:
             judged[alike] = judge(rank_record(facts, counts[of], no_peak=peaks.get(of)))
         for one in judged[alike]:
             if one.reason is not None:
-                found[one.capability, one.support, one.reason, one.remedy].append(of[2])
-    return [Lack(tuple(sorted(set(of))), *what) for what, of in found.items()]
+                lacks_of[one.capability, one.support, one.reason, one.remedy].append(of[2])
+    return [Lack(tuple(sorted(set(of))), *what) for what, of in lacks_of.items()]
 
 
 @memoize
@@ -81,12 +81,12 @@ def least_rank_count(con: duckdb.DuckDBPyConnection, scope: Scope) -> int | None
 @memoize
 def limits(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     """Sentences on what would answer more of the captures of `con`, or of one of them."""
-    found = sorted(
+    lacks_here = sorted(
         (one for one in lacks(con, scope.job) if one.capability in _TOLD),
         key=lambda one: _TOLD.index(one.capability),
     )
-    told = (_sentence(one) for one in found if NOT_SELECTED not in one.reason)
-    return list(dict.fromkeys(one for one in told if one is not None))
+    sentences = (_sentence(one) for one in lacks_here if NOT_SELECTED not in one.reason)
+    return list(dict.fromkeys(one for one in sentences if one is not None))
 
 
 def communicating(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[int]:
@@ -114,14 +114,14 @@ def open_questions(
     record it; `beside` are ranks of which there is something after all, and then notes of the
     capture tell what was not selected."""
     ranks = set(communicating(con, scope)).difference(beside)
-    told = [
+    sentences = [
         _sentence(replace(one, ranks=here))
         for one in lacks(con, scope)
         if one.capability in capabilities and one.support == "no"
         if not (beside and NOT_SELECTED in one.reason)
         if (here := tuple(sorted(ranks.intersection(one.ranks))))
     ]
-    return list(dict.fromkeys(one for one in told if one is not None))
+    return list(dict.fromkeys(one for one in sentences if one is not None))
 
 
 def _sentence(lack: Lack) -> str | None:

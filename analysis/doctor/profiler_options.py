@@ -68,8 +68,8 @@ def level(options: Options) -> int | None:
 
 
 def _level1(options: Options) -> bool | None:
-    found = level(options)
-    return None if found is None else found >= 1
+    known_level = level(options)
+    return None if known_level is None else known_level >= 1
 
 
 def _pmu(options: Options) -> bool | None:
@@ -118,20 +118,20 @@ METADATA = Setting(
 )
 
 
-def snippet(options: Options, wanted: Iterable[Setting]) -> str:
-    """Python that records what `options` do, and what `wanted` adds: the smallest such call.
+def snippet(options: Options, settings: Iterable[Setting]) -> str:
+    """Python that records what `options` do, and what `settings` adds: the smallest such call.
 
     A comment above what is new says what it costs. What `options` do not tell is as torch_npu has
     it by default, but the level is Level1.
     """
-    known = dict(options)
-    added = {setting.name: setting for setting in wanted if setting.is_on(known) is not True}
+    values = dict(options)
+    added = {setting.name: setting for setting in settings if setting.is_on(values) is not True}
     lines = [
         "experimental_config = torch_npu.profiler._ExperimentalConfig(\n",
-        *_arguments(_experimental(known, added), known),
+        *_arguments(_experimental(values, added), values),
         ")\n",
         "with torch_npu.profiler.profile(\n",
-        *_arguments(_profile(known, added), known),
+        *_arguments(_profile(values, added), values),
         "    experimental_config=experimental_config,\n",
         ") as prof:\n",
         *_metadata(added),
@@ -162,47 +162,47 @@ def idle_options(options: Options | None) -> list[str]:
 _Argument = tuple[str, Setting | None]
 
 
-def _experimental(known: Options, added: Mapping[str, Setting]) -> list[_Argument]:
-    told = level(known)
-    at = 1 if told is None else max(told, 1) if "level1" in added else told
-    found = [_argument("profiler_level", f"ProfilerLevel.{_level_name(at)}", added.get("level1"))]
-    metrics = AIC_METRICS.get(str(known.get("aic_metrics", "")).upper())
+def _experimental(values: Options, added: Mapping[str, Setting]) -> list[_Argument]:
+    now = level(values)
+    at = 1 if now is None else max(now, 1) if "level1" in added else now
+    options = [_argument("profiler_level", f"ProfilerLevel.{_level_name(at)}", added.get("level1"))]
+    metrics = AIC_METRICS.get(str(values.get("aic_metrics", "")).upper())
     if "pmu" in added:
         metrics = "PipeUtilization"
     if metrics and at >= 1:
-        found.append(_argument("aic_metrics", f"AiCMetrics.{metrics}", added.get("pmu")))
-    if known.get("mstx") is True or known.get("msprof_tx") is True:
-        found.append(_argument("mstx" if "mstx" in known else "msprof_tx", "True"))
+        options.append(_argument("aic_metrics", f"AiCMetrics.{metrics}", added.get("pmu")))
+    if values.get("mstx") is True or values.get("msprof_tx") is True:
+        options.append(_argument("mstx" if "mstx" in values else "msprof_tx", "True"))
     for name, key in (("sys_interconnection", "interconnect"), ("sys_io", "io")):
-        if known.get(name) is True or key in added:
-            found.append(_argument(name, "True", added.get(key)))
-    threshold = known.get("gc_detect_threshold")
+        if values.get(name) is True or key in added:
+            options.append(_argument(name, "True", added.get(key)))
+    threshold = values.get("gc_detect_threshold")
     if isinstance(threshold, (int, float)) and not isinstance(threshold, bool):
-        found.append(_argument("gc_detect_threshold", repr(threshold)))
-    told_kinds = known.get("export_type")
+        options.append(_argument("gc_detect_threshold", repr(threshold)))
+    told_kinds = values.get("export_type")
     kinds = told_kinds if isinstance(told_kinds, list) else [told_kinds]
     names = sorted({str(kind).capitalize() for kind in kinds} & {"Text", "Db"})
-    listed = ", ".join(f"ExportType.{name}" for name in names or ["Db"])
-    return [*found, _argument("export_type", f"[{listed}]")]
+    words = ", ".join(f"ExportType.{name}" for name in names or ["Db"])
+    return [*options, _argument("export_type", f"[{words}]")]
 
 
 def _level_name(at: int) -> str:
     return "Level_none" if at < 0 else f"Level{at}"
 
 
-def _profile(known: Options, added: Mapping[str, Setting]) -> list[_Argument]:
-    kept = known.get("activities")
+def _profile(values: Options, added: Mapping[str, Setting]) -> list[_Argument]:
+    kept = values.get("activities")
     names = [name for name in kept if name in ("CPU", "NPU")] if isinstance(kept, list) else []
-    wanted = [n for n in ("CPU", "NPU") if not names or n in names or n.lower() in added]
-    activities = ", ".join(f"ProfilerActivity.{name}" for name in wanted)
+    defaults = [n for n in ("CPU", "NPU") if not names or n in names or n.lower() in added]
+    activities = ", ".join(f"ProfilerActivity.{name}" for name in defaults)
     new = next((added[key] for key in ("cpu", "npu") if key in added and names), None)
     steps = {"wait": 0, "warmup": 1, "active": 1, "repeat": 1, "skip_first": 10}
     for name in steps:
-        told = known.get(f"schedule.{name}")
-        if isinstance(told, int) and told >= 0:
-            steps[name] = told
+        value = values.get(f"schedule.{name}")
+        if isinstance(value, int) and value >= 0:
+            steps[name] = value
     schedule = ", ".join(f"{name}={number}" for name, number in steps.items())
-    found = [
+    options = [
         _argument("activities", f"[{activities}]", new),
         _argument(
             "schedule",
@@ -211,25 +211,25 @@ def _profile(known: Options, added: Mapping[str, Setting]) -> list[_Argument]:
         ),
         _argument("on_trace_ready", 'torch_npu.profiler.tensorboard_trace_handler("./profiles")'),
     ]
-    if known.get("record_shapes") is True:
-        found.append(_argument("record_shapes", "True"))
+    if values.get("record_shapes") is True:
+        options.append(_argument("record_shapes", "True"))
     for name, key in (("profile_memory", "memory"), ("with_stack", "stacks")):
-        if known.get(name) is True or key in added:
-            found.append(_argument(name, "True", added.get(key)))
-    return found
+        if values.get(name) is True or key in added:
+            options.append(_argument(name, "True", added.get(key)))
+    return options
 
 
 def _argument(name: str, value: str, new: Setting | None = None) -> _Argument:
     return f"{name}={value},", new
 
 
-def _arguments(arguments: Iterable[_Argument], known: Options) -> Iterable[str]:
+def _arguments(arguments: Iterable[_Argument], options: Options) -> Iterable[str]:
     for code, new in arguments:
         if new is None:
             yield f"    {code}\n"
             continue
         name = code.partition("=")[0]
-        late = known and name.startswith("sys_") and name not in known
+        late = options and name.startswith("sys_") and name not in options
         needs = "; needs a newer torch_npu than the one that recorded this" if late else ""
         comment = f"new: {new.cost}{needs}"
         yield textwrap.indent(textwrap.fill(comment, _WIDTH - 6), "    # ") + "\n"

@@ -64,7 +64,7 @@ def _of_rank(
     producer: tuple[int, float] | None,
 ) -> dict[str, str]:
     met = manifest.rules if manifest else {}
-    found = {
+    rules = {
         "clock": facts["clock"],
         "rank": manifest.rank_origin if manifest else None,
         "steps": _steps(counts, met),
@@ -73,7 +73,7 @@ def _of_rank(
         "producers_communication": _producers(producer),
         "master_plane": _master_plane(counts),
     }
-    own = {name: text for name, text in found.items() if text}
+    own = {name: text for name, text in rules.items() if text}
     variants = {
         name: text.replace("\0", ", ")  # between several folders
         for name, text in met.items()

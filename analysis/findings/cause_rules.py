@@ -23,16 +23,16 @@ _SLOW_RATE = 0.75  # of the rate of other kernels
 _MATTERS = 0.05  # of the time of all kernels that multiply
 
 
-def slow_hosts(seen: Material) -> Iterator[Finding]:
+def slow_hosts(material: Material) -> Iterator[Finding]:
     """Hosts that launch late, by the verdict on their ranks (`npuscope ranks`)."""
-    rows = seen.hosts.head(_MOST_NAMED)
+    rows = material.hosts.head(_MOST_NAMED)
     if rows.is_empty():
         return
     ranks = rows["ranks"].explode()
-    stake_ns = _caused_ns(seen)
+    stake_ns = _caused_ns(material)
     first = rows.row(0, named=True)
     yield state(
-        seen,
+        material,
         "slow_hosts",
         Message(
             "Launches come late on host {hosts} ({ranks}): {own} us from launch to launch, {peers}"
@@ -57,23 +57,23 @@ def slow_hosts(seen: Material) -> Iterator[Finding]:
     )
 
 
-def slow_links(seen: Material) -> Iterator[Finding]:
+def slow_links(material: Material) -> Iterator[Finding]:
     """Links between two ranks whose transfers take longer than usual ones (`npuscope comm`)."""
-    culprits = _culprits(seen)[:_MOST_NAMED]
+    culprits = _culprits(material)[:_MOST_NAMED]
     if not culprits:
         return
     rows = pl.concat(culprits)
     excess_ns = float(rows["excess_per_step_ns"].sum())
-    if not is_worth(excess_ns, seen):
+    if not is_worth(excess_ns, material):
         return
-    told = [_slow(culprits[0])]
+    statements = [_slow(culprits[0])]
     if len(culprits) > 1:
         all_of = "With {count} more slow links or ends: {all} ms."
-        told.append(Message(all_of, count=len(culprits) - 1, all=ms(excess_ns)))
+        statements.append(Message(all_of, count=len(culprits) - 1, all=ms(excess_ns)))
     yield state(
-        seen,
+        material,
         "slow_links",
-        join(told, " "),
+        join(statements, " "),
         # Transfers of several ranks run at a time: their sum can exceed a step.
         excess_ns / len({*rows["low_rank"], *rows["high_rank"]}),
         "estimated",
@@ -88,13 +88,13 @@ def slow_links(seen: Material) -> Iterator[Finding]:
     )
 
 
-def _culprits(seen: Material) -> list[pl.DataFrame]:
+def _culprits(material: Material) -> list[pl.DataFrame]:
     """Slow pairs, those with a slow end of one rank together, by what they lose, the most first."""
     apart = pl.when(pl.col("end_rank").is_null()).then(pl.struct("low_rank", "high_rank"))
-    of = seen.pairs.sort("excess_per_step_ns", descending=True, nulls_last=True)
+    of = material.pairs.sort("excess_per_step_ns", descending=True, nulls_last=True)
     by_end = of.group_by("link", "end_rank", apart.alias("pair"), maintain_order=True)
-    found = [rows for _, rows in by_end]
-    return sorted(found, key=lambda rows: -float(rows["excess_per_step_ns"].sum()))
+    culprits = [rows for _, rows in by_end]
+    return sorted(culprits, key=lambda rows: -float(rows["excess_per_step_ns"].sum()))
 
 
 def _slow(rows: pl.DataFrame) -> str:
@@ -121,9 +121,9 @@ def _slow(rows: pl.DataFrame) -> str:
     )  # fmt: skip
 
 
-def slow_kernels(seen: Material) -> Iterator[Finding]:
+def slow_kernels(material: Material) -> Iterator[Finding]:
     """Types of matrix kernels at a much lower rate of FLOPs than the others of the job."""
-    rates = seen.matmuls
+    rates = material.matmuls
     if rates.height < 2:
         return
     total_ns = float(rates["total_ns"].sum())
@@ -134,11 +134,11 @@ def slow_kernels(seen: Material) -> Iterator[Finding]:
         excess_ns=pl.col("total_ns") * (1 - pl.col("flops_per_s") / best["flops_per_s"])
     ).sort("excess_ns", descending=True, maintain_order=True)
     stake_ns = float(slow["excess_ns"].sum())
-    if slow.is_empty() or not is_worth(stake_ns, seen):
+    if slow.is_empty() or not is_worth(stake_ns, material):
         return
     first = slow.row(0, named=True)
     yield state(
-        seen,
+        material,
         "slow_kernels",
         Message(
             "{type} kernels compute at {own} TFLOP/s, {other} kernels of this job at {best}: at"
@@ -148,7 +148,7 @@ def slow_kernels(seen: Material) -> Iterator[Finding]:
             other=best["type"],
             best=f"{best['flops_per_s'] / 1e12:,.1f}",
             stake=ms(stake_ns),
-            share=percent(share(stake_ns, seen)),
+            share=percent(share(stake_ns, material)),
         ),
         stake_ns,
         "estimated",
@@ -165,50 +165,50 @@ def slow_kernels(seen: Material) -> Iterator[Finding]:
     )
 
 
-def suspects_named(seen: Material) -> str:
+def suspects_named(material: Material) -> str:
     """Who is suspected of making others wait, and why, as `ranks` says it; empty: nobody."""
-    hosts = seen.hosts.select(rank="ranks", host_name="host").explode("rank")
-    late = {rank for rows in _late_links(seen) for rank in _ends(rows)}
+    hosts = material.hosts.select(rank="ranks", host_name="host").explode("rank")
+    late = {rank for rows in _late_links(material) for rank in _ends(rows)}
     is_late = (pl.col("verdict") != "link") | pl.col("rank").is_in(late)
-    named = verdicts_told(seen.suspects.filter(is_late), hosts)
+    named = verdicts_told(material.suspects.filter(is_late), hosts)
     return Message("Suspected: {suspects}.", suspects=named) if named else ""
 
 
-def suspect_changes(seen: Material) -> list[str]:
+def suspect_changes(material: Material) -> list[str]:
     """What would make the suspected ranks as their peers, by their verdicts; tokens, which a
     finding of their own tells of, where nothing else is suspected."""
-    verdicts = {row["rank"]: row["verdict"] for row in seen.suspects.iter_rows(named=True)}
-    found = [
+    verdicts = {row["rank"]: row["verdict"] for row in material.suspects.iter_rows(named=True)}
+    changes = [
         f"rank:{rank}=median"
         for rank, verdict in verdicts.items()
         if verdict in ("compute", "frequency", "unknown")
     ]
-    found += [one for finding in slow_hosts(seen) for one in finding.changes]
-    found += [word for one in _late_links(seen) for word in _repairs(one)]
-    if not found and "alltoall_bytes" in verdicts.values():
+    changes += [one for finding in slow_hosts(material) for one in finding.changes]
+    changes += [word for one in _late_links(material) for word in _repairs(one)]
+    if not changes and "alltoall_bytes" in verdicts.values():
         return ["experts:balanced"]
-    return found[: 2 * _MOST_NAMED]
+    return changes[: 2 * _MOST_NAMED]
 
 
-def _late_links(seen: Material) -> list[pl.DataFrame]:
+def _late_links(material: Material) -> list[pl.DataFrame]:
     """The `_culprits` of suspected ranks that others wait for. All of a group end together, however
     slow a link is: who is late for others afterwards waits less for peers than these do."""
-    linked = set(seen.suspects.filter(verdict="link")["rank"])
-    waits = seen.parts.filter(part="peer_wait").group_by("rank").agg(pl.col("ns").sum())
-    per_step = pl.col("ns").fill_null(0) / max(seen.steps["step"].n_unique(), 1)
-    ranks = seen.steps.select("rank").unique().join(waits, on="rank", how="left")
+    linked = set(material.suspects.filter(verdict="link")["rank"])
+    waits = material.parts.filter(part="peer_wait").group_by("rank").agg(pl.col("ns").sum())
+    per_step = pl.col("ns").fill_null(0) / max(material.steps["step"].n_unique(), 1)
+    ranks = material.steps.select("rank").unique().join(waits, on="rank", how="left")
     waited = dict(ranks.select("rank", per_step).iter_rows())
-    found = []
-    for rows in _culprits(seen):
+    links = []
+    for rows in _culprits(material):
         ends = _ends(rows)
         own, others = (
             [ns for rank, ns in waited.items() if (rank in ends) is is_end]
             for is_end in (True, False)
         )
         if ends <= linked and own and others:
-            if is_worth(sum(others) / len(others) - sum(own) / len(own), seen):
-                found.append(rows)
-    return found
+            if is_worth(sum(others) / len(others) - sum(own) / len(own), material):
+                links.append(rows)
+    return links
 
 
 def _ends(rows: pl.DataFrame) -> set[int]:
@@ -229,9 +229,9 @@ def _repairs(rows: pl.DataFrame) -> list[str]:
     ]
 
 
-def _caused_ns(seen: Material) -> float | None:
+def _caused_ns(material: Material) -> float | None:
     """Waiting of others that goes back to ranks with a slow host, of a mean rank and step."""
-    mine = seen.suspects.filter(verdict="host")
+    mine = material.suspects.filter(verdict="host")
     caused = mine["caused_wait_ns"].drop_nulls()
-    over = max(len(seen.steps), 1)
+    over = max(len(material.steps), 1)
     return float(caused.sum()) / over if len(caused) else None

@@ -29,16 +29,16 @@ _UNEVEN_FROM_RATIO = 0.1  # of what the heaviest stage computes
 _PLACE = ("rank", "step")
 
 
-def uneven_stages(seen: Material) -> Iterator[Finding]:
+def uneven_stages(material: Material) -> Iterator[Finding]:
     """Pipeline stages that compute unequally, and what waits in the pipeline."""
-    stages = _stages(seen)
-    stake_ns = _per_step_ns(seen, "pipeline_wait")
-    if not _is_uneven(stages) or not is_worth(stake_ns, seen):
+    stages = _stages(material)
+    stake_ns = _per_step_ns(material, "pipeline_wait")
+    if not _is_uneven(stages) or not is_worth(stake_ns, material):
         return
     heavy, light = stages.row(0, named=True), stages.row(-1, named=True)
     worst = stages.sort("pipeline_wait_ns", descending=True, maintain_order=True)["stage"][0]
     yield state(
-        seen,
+        material,
         "uneven_stages",
         Message(
             "Pipeline stages compute unequally: stage {heavy} {most} ms per step, stage {light} "
@@ -49,7 +49,7 @@ def uneven_stages(seen: Material) -> Iterator[Finding]:
             light=light["stage"],
             least=ms(light["computing_ns"]),
             stake=ms(stake_ns),
-            share=percent(share(stake_ns, seen)),
+            share=percent(share(stake_ns, material)),
             worst=worst,
         ),
         stake_ns,
@@ -66,20 +66,20 @@ def uneven_stages(seen: Material) -> Iterator[Finding]:
     )
 
 
-def pipeline_bubble(seen: Material) -> Iterator[Finding]:
+def pipeline_bubble(material: Material) -> Iterator[Finding]:
     """Waiting for another pipeline stage, where stages compute about the same."""
-    stake_ns = _per_step_ns(seen, "pipeline_wait")
-    if _is_uneven(_stages(seen)) or not is_worth(stake_ns, seen):
+    stake_ns = _per_step_ns(material, "pipeline_wait")
+    if _is_uneven(_stages(material)) or not is_worth(stake_ns, material):
         return
-    worst = _by_step(seen, "pipeline_wait")
+    worst = _by_step(material, "pipeline_wait")
     yield state(
-        seen,
+        material,
         "pipeline_bubble",
         Message(
             "{stake} ms per step ({share}) pass waiting for another pipeline stage with nothing "
             "to compute: pipeline bubbles, most on {rank}.",
             stake=ms(stake_ns),
-            share=percent(share(stake_ns, seen)),
+            share=percent(share(stake_ns, material)),
             rank=ranks_named(worst["rank"].head(1)),
         ),
         stake_ns,
@@ -95,16 +95,18 @@ def pipeline_bubble(seen: Material) -> Iterator[Finding]:
     )
 
 
-def uncaptured_ranks(seen: Material) -> Iterator[Finding]:
+def uncaptured_ranks(material: Material) -> Iterator[Finding]:
     """Waiting for ranks that were not captured, in the pipeline or in groups they belong to."""
-    stake_ns = _per_step_ns(seen, "absent_wait")
-    if stake_ns is None or not is_worth(stake_ns, seen):
+    stake_ns = _per_step_ns(material, "absent_wait")
+    if stake_ns is None or not is_worth(stake_ns, material):
         return
-    kinds = _by_kind(seen, "absent_wait")
+    kinds = _by_kind(material, "absent_wait")
     pipeline_ns = sum(kinds.filter(pl.col("kind") == "pp")["absent_wait_per_step_ns"])
     is_stage = pipeline_ns > stake_ns / 2
-    exposed_ns = mean(seen.steps, "exposed_communication_ns") or 0.0
-    missing = seen.uncaptured.filter(pl.col("kind") == "pp") if is_stage else seen.uncaptured
+    exposed_ns = mean(material.steps, "exposed_communication_ns") or 0.0
+    missing = (
+        material.uncaptured.filter(pl.col("kind") == "pp") if is_stage else material.uncaptured
+    )
     ranks = sorted(set(missing["ranks"].explode().drop_nulls()))
     whom = Message("ranks that were not captured")
     if is_stage:
@@ -115,7 +117,7 @@ def uncaptured_ranks(seen: Material) -> Iterator[Finding]:
     if ranks:
         whom = Message("{whom} ({ranks})", whom=whom, ranks=ranks_named(ranks))
     yield state(
-        seen,
+        material,
         "uncaptured_ranks",
         Message(
             "{stake} of {exposed} ms of exposed communication per step ({share}) are waiting for"
@@ -139,50 +141,50 @@ def uncaptured_ranks(seen: Material) -> Iterator[Finding]:
     )
 
 
-def late_ranks(seen: Material) -> Iterator[Finding]:
+def late_ranks(material: Material) -> Iterator[Finding]:
     """Waiting for ranks of the capture that come later to an operation."""
-    stake_ns = _per_step_ns(seen, "peer_wait")
-    if not is_worth(stake_ns, seen):
+    stake_ns = _per_step_ns(material, "peer_wait")
+    if not is_worth(stake_ns, material):
         return
-    worst = _by_step(seen, "peer_wait")
-    told = Message(
+    worst = _by_step(material, "peer_wait")
+    statement = Message(
         "{stake} ms of communication per step ({share}) wait for ranks that arrive later, "
         "most on {rank}.",
         stake=ms(stake_ns),
-        share=percent(share(stake_ns, seen)),
+        share=percent(share(stake_ns, material)),
         rank=ranks_named(worst["rank"].head(1)),
     )
     yield state(
-        seen,
+        material,
         "late_ranks",
-        join((told, suspects_named(seen)), " "),
+        join((statement, suspects_named(material)), " "),
         stake_ns,
         "measured",
         "Exposed communication by which an operation is longer than on the group member that"
         " waits least.",
         "Find the straggler and its cause: a slow chip, host or link, or more tokens. Overlap and"
         " bandwidth do not shorten this waiting.",
-        _by_kind(seen, "peer_wait"),
+        _by_kind(material, "peer_wait"),
         "npuscope ranks PATH",
-        changes=suspect_changes(seen),
+        changes=suspect_changes(material),
         no_gain=Message("no rank, host or link is suspected of it"),
     )
 
 
-def exposed_communication(seen: Material) -> Iterator[Finding]:
+def exposed_communication(material: Material) -> Iterator[Finding]:
     """Communication that no compute hides and that is not known to wait."""
-    stake_ns = _per_step_ns(seen, "transfer", "unknown_communication")
-    if stake_ns is None or not is_worth(stake_ns, seen):
+    stake_ns = _per_step_ns(material, "transfer", "unknown_communication")
+    if stake_ns is None or not is_worth(stake_ns, material):
         return
-    unknown_ns = _per_step_ns(seen, "unknown_communication") or 0.0
+    unknown_ns = _per_step_ns(material, "unknown_communication") or 0.0
     moving_ns = stake_ns - unknown_ns
-    late_ns = _per_step_ns(seen, "peer_wait") or 0.0
-    elsewhere_ns = _per_step_ns(seen, "absent_wait", "pipeline_wait") or 0.0
-    hidden_ns, communication_ns = mean(seen.steps, "overlapped_ns"), mean(
-        seen.steps, "communication_ns"
+    late_ns = _per_step_ns(material, "peer_wait") or 0.0
+    elsewhere_ns = _per_step_ns(material, "absent_wait", "pipeline_wait") or 0.0
+    hidden_ns, communication_ns = mean(material.steps, "overlapped_ns"), mean(
+        material.steps, "communication_ns"
     )  # fmt: skip
     masked = percent(hidden_ns / communication_ns if hidden_ns and communication_ns else hidden_ns)
-    evidence = _by_kind(seen, "transfer", "unknown_communication")
+    evidence = _by_kind(material, "transfer", "unknown_communication")
     statement = [
         Message(
             "{stake} ms of communication per step is exposed and not known to wait (masked:"
@@ -217,7 +219,7 @@ def exposed_communication(seen: Material) -> Iterator[Finding]:
             " shortens transfers alone."
         )
     yield state(
-        seen,
+        material,
         "exposed_communication",
         join(statement, " "),
         stake_ns,
@@ -232,25 +234,25 @@ def exposed_communication(seen: Material) -> Iterator[Finding]:
     )
 
 
-def _of(seen: Material, *parts: str) -> pl.DataFrame:
+def _of(material: Material, *parts: str) -> pl.DataFrame:
     """Parts of the steps whose exposed communication is known."""
-    known = seen.steps.drop_nulls("exposed_communication_ns").select(_PLACE)
-    return seen.parts.filter(pl.col("part").is_in(parts)).join(
-        known, on=_PLACE, how="semi", nulls_equal=True
+    steps = material.steps.drop_nulls("exposed_communication_ns").select(_PLACE)
+    return material.parts.filter(pl.col("part").is_in(parts)).join(
+        steps, on=_PLACE, how="semi", nulls_equal=True
     )
 
 
-def _per_step_ns(seen: Material, *parts: str) -> float | None:
+def _per_step_ns(material: Material, *parts: str) -> float | None:
     """Of a mean rank and step; None where nothing is known of exposed communication."""
-    over = len(seen.steps["exposed_communication_ns"].drop_nulls())
-    return float(_of(seen, *parts)["ns"].sum()) / over if over else None
+    over = len(material.steps["exposed_communication_ns"].drop_nulls())
+    return float(_of(material, *parts)["ns"].sum()) / over if over else None
 
 
-def _by_kind(seen: Material, *parts: str) -> pl.DataFrame:
+def _by_kind(material: Material, *parts: str) -> pl.DataFrame:
     """kind, op_type and a column per part (mean per rank and step), the most first."""
-    over = len(seen.steps["exposed_communication_ns"].drop_nulls())
+    over = len(material.steps["exposed_communication_ns"].drop_nulls())
     return (
-        _of(seen, *parts)
+        _of(material, *parts)
         .group_by("kind", "op_type", maintain_order=True)
         .agg(
             pl.when((pl.col("part") == part).any())
@@ -266,27 +268,27 @@ def _by_kind(seen: Material, *parts: str) -> pl.DataFrame:
     )
 
 
-def _by_step(seen: Material, part: str) -> pl.DataFrame:
+def _by_step(material: Material, part: str) -> pl.DataFrame:
     """rank, step, stage, the part's ns and the step's length, the most first."""
-    summed = _of(seen, part).group_by(_PLACE).agg(pl.col("ns").sum().alias(f"{part}_ns"))
+    summed = _of(material, part).group_by(_PLACE).agg(pl.col("ns").sum().alias(f"{part}_ns"))
     return (
-        summed.join(seen.steps, on=_PLACE, nulls_equal=True)
+        summed.join(material.steps, on=_PLACE, nulls_equal=True)
         .sort(f"{part}_ns", *_PLACE, descending=[True, False, False])
         .select(*_PLACE, "stage", f"{part}_ns", "length_ns")
     )
 
 
-def _stages(seen: Material) -> pl.DataFrame:
+def _stages(material: Material) -> pl.DataFrame:
     """stage, rank_count, and computing and parts of communication of its mean rank and step, the
     heaviest first."""
-    known = seen.steps.drop_nulls(["stage", "computing_ns", "exposed_communication_ns"])
-    if known["is_apart"].n_unique() > 1:
-        known = known.clear()  # a stage of one program is no measure for one of another
-    waits = _of(seen, *COMMUNICATION).group_by(_PLACE).agg(
+    steps = material.steps.drop_nulls(["stage", "computing_ns", "exposed_communication_ns"])
+    if steps["is_apart"].n_unique() > 1:
+        steps = steps.clear()  # a stage of one program is no measure for one of another
+    waits = _of(material, *COMMUNICATION).group_by(_PLACE).agg(
         pl.col("ns").filter(pl.col("part") == "pipeline_wait").sum().alias("pipeline_wait_ns")
     )  # fmt: skip
     return (
-        known.join(waits, on=_PLACE, how="left", nulls_equal=True)
+        steps.join(waits, on=_PLACE, how="left", nulls_equal=True)
         .group_by("stage")
         .agg(
             pl.col("rank").n_unique().alias("rank_count"),

@@ -64,9 +64,9 @@ class Finding:
 def gain_words(one: Finding) -> str:
     """What a replay predicts, in a sentence."""
     if one.within_gain_of is not None:
-        told = gain_words(replace(one, within_gain_of=None))
+        words = gain_words(replace(one, within_gain_of=None))
         within = Message("within the gain of {finding}", finding=title_of(one.within_gain_of))
-        return join((told, within), "; ")
+        return join((words, within), "; ")
     if one.predicted_gain_ns is None:
         return Message("not known: {why}", why=one.no_gain_reason or "")
     values = {
@@ -77,8 +77,8 @@ def gain_words(one: Finding) -> str:
     }
     if not one.beside:
         return Message("{gain} ms per step ({low} to {high}), replayed with {changes}", **values)
-    told = "{gain} ms per step ({low} to {high}), replayed with {changes} beyond {beside}"
-    return Message(told, beside=shlex.join(one.beside), **values)
+    words = "{gain} ms per step ({low} to {high}), replayed with {changes} beyond {beside}"
+    return Message(words, beside=shlex.join(one.beside), **values)
 
 
 def title_of(name: str) -> str:
@@ -86,39 +86,39 @@ def title_of(name: str) -> str:
     return Message(name.replace("_", " "))
 
 
-def with_commands(found: Iterable[Finding], path: str) -> list[Finding]:
+def with_commands(findings: Iterable[Finding], path: str) -> list[Finding]:
     """Findings whose commands name what the user opened."""
     place = shell_word(path)
-    return [replace(one, command=one.command.replace("PATH", place)) for one in found]
+    return [replace(one, command=one.command.replace("PATH", place)) for one in findings]
 
 
-def by_gain(found: Iterable[Finding]) -> list[Finding]:
+def by_gain(findings: Iterable[Finding]) -> list[Finding]:
     """By predicted gain, the most first; then, by the time at stake, what has none. Communication
     with ranks that were not captured stands by its time at stake even so: gains of the others hang
     on what those ranks do. Uneven stages without a gain lead: other waiting follows from them.
     Raises ValueError for a finding without evidence."""
-    listed = list(found)
-    for finding in listed:
+    sequence = list(findings)
+    for finding in sequence:
         if finding.evidence.is_empty():
             raise ValueError(f"{finding.name}: no evidence")
-    is_priced = any(one.predicted_gain_ns is not None for one in listed)
+    is_priced = any(one.predicted_gain_ns is not None for one in sequence)
 
     def place(one: Finding) -> tuple[bool, int, float, float]:
         stake_ns = one.at_stake_ns or 0
         gain_ns: float | None = one.predicted_gain_ns
         if gain_ns is None and is_priced and one.name in _WITH_OTHERS:
             gain_ns = stake_ns
-        known = 0 if gain_ns is not None else 1 if one.at_stake_ns is not None else 2
+        order = 0 if gain_ns is not None else 1 if one.at_stake_ns is not None else 2
         leads = one.name == "uneven_stages" and gain_ns is None
-        return not leads, known, -(gain_ns or 0), -stake_ns
+        return not leads, order, -(gain_ns or 0), -stake_ns
 
-    return [*_told_once(sorted(listed, key=place))]
+    return [*_told_once(sorted(sequence, key=place))]
 
 
-def _told_once(found: Iterable[Finding]) -> Iterator[Finding]:
+def _told_once(findings: Iterable[Finding]) -> Iterator[Finding]:
     """Findings that name the one before them whose changes are theirs, or more."""
     before: list[Finding] = []
-    for one in found:
+    for one in findings:
         if one.predicted_gain_ns is None:
             yield one
             continue

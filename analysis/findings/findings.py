@@ -32,12 +32,12 @@ def findings(
     `path` stands in the commands that show more; `experts` are of the one capture chosen, where
     they are known already.
     """
-    found: list[Finding] = []
+    findings_here: list[Finding] = []
     for one in query.capture_facts(con, scope).to_dicts():
-        found += _findings_of(
+        findings_here += _findings_of(
             con, replace(scope, run=one["run"], capture=one["capture"]), known=experts
         )
-    return with_commands(by_gain(found), path)
+    return with_commands(by_gain(findings_here), path)
 
 
 @memoize
@@ -81,7 +81,7 @@ def _findings_of(
 #   advice            varchar   what to try
 #   evidence          struct[]  rows it rests on, the most telling first
 #   command           varchar   what shows more
-def finding_rows(found: Iterable[Finding]) -> list[dict[str, Any]]:
+def finding_rows(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     """Findings as JSON can hold them; `evidence` is a list of rows."""
     return [
         {
@@ -103,5 +103,5 @@ def finding_rows(found: Iterable[Finding]) -> list[dict[str, Any]]:
             "evidence": query.rows(one.evidence),
             "command": one.command,
         }
-        for one in found
+        for one in findings
     ]

@@ -52,35 +52,35 @@ _WITHOUT_MEMBERS = Message(
 def with_gains(
     con: duckdb.DuckDBPyConnection,
     scope: Scope,
-    found: Sequence[Finding],
+    findings: Sequence[Finding],
     kernels: pl.DataFrame,
 ) -> Iterator[Finding]:
     """Findings of one capture with their gains, or why they have none; `kernels`: rows of
     `mean_kernels` by type. What is worth a line neither by its stake nor by its gain is left
     out."""
-    job = _job(con, scope) if any(one.changes for one in found) else None
+    job = _job(con, scope) if any(one.changes for one in findings) else None
     step_ns = (
         float(job.measured.lengths()[job.usual].mean()) if isinstance(job, CaptureJob) else 0.0
     )
     path: pl.DataFrame | None = None  # takes as long as a few gains: once, where it is asked for
-    for one in found:
-        told, gain_ratio = one, None
+    for one in findings:
+        finding, gain_ratio = one, None
         if isinstance(job, str) and one.changes:
-            told = replace(one, no_gain_reason=job)
+            finding = replace(one, no_gain_reason=job)
         elif isinstance(job, CaptureJob) and one.changes:
             if is_of_kernels(one):
                 path = types_on_path(job, scope.step) if path is None else path
-                told = on_path(one, kernels, path, step_ns)
-            told = replace(told, no_gain_reason=None)
-            told, gain_ratio = _with_gain(con, job, scope.step, told)
-            told = _beyond_stake(told)
-        stake_ratio = told.step_share_ratio
+                finding = on_path(one, kernels, path, step_ns)
+            finding = replace(finding, no_gain_reason=None)
+            finding, gain_ratio = _with_gain(con, job, scope.step, finding)
+            finding = _beyond_stake(finding)
+        stake_ratio = finding.step_share_ratio
         if stake_ratio is None or stake_ratio >= WORTH_RATIO:
-            yield told
+            yield finding
         elif gain_ratio is not None and gain_ratio >= WORTH_RATIO:
             why = Message("It stands here for its gain, {share} of a step.",
                           share=percent(gain_ratio))  # fmt: skip
-            yield replace(told, statement=join((told.statement, why), " "))
+            yield replace(finding, statement=join((finding.statement, why), " "))
 
 
 def _beyond_stake(one: Finding) -> Finding:
@@ -140,29 +140,29 @@ def _with_gain(
     if count > _MOST_FOR_EXPERTS and any(word.startswith("experts") for word in one.changes):
         return replace(one, no_gain_reason=_too_many(count, _MOST_FOR_EXPERTS)), None
     try:
-        found = gain_of(
+        gain = gain_of(
             con, job, one.changes, beside=one.beside, step=step,
             is_estimated=any(_is_estimated(word) for word in one.changes),
         )  # fmt: skip
     except (CannotAnswer, UsageError):
         return replace(one, no_gain_reason=why_refused(one.changes[0])), None
-    if found.is_unknown:
+    if gain.is_unknown:
         return replace(one, no_gain_reason=_WITHOUT_MEMBERS), None
-    if one.changes[0].startswith(("rank:", "schedule=")) and found.low_ns <= 0:
+    if one.changes[0].startswith(("rank:", "schedule=")) and gain.low_ns <= 0:
         # No such advice that its own figure does not bear out: a schedule is a remedy of something
         # else, and a rank that is slowest for a hiccup or its tokens has nothing to mend.
         why = Message(
             "{change} is not sure to make a step shorter here ({gain} ms: {low} to {high})",
             change=shlex.join(one.changes),
-            gain=ms(found.gain_ns),
-            low=ms(found.low_ns),
-            high=ms(found.high_ns),
+            gain=ms(gain.gain_ns),
+            low=ms(gain.low_ns),
+            high=ms(gain.high_ns),
         )
         return replace(one, changes=(), no_gain_reason=why), None
-    told = replace(
+    finding = replace(
         one,
-        predicted_gain_ns=found.gain_ns,
-        predicted_gain_low_ns=found.low_ns,
-        predicted_gain_high_ns=found.high_ns,
+        predicted_gain_ns=gain.gain_ns,
+        predicted_gain_low_ns=gain.low_ns,
+        predicted_gain_high_ns=gain.high_ns,
     )
-    return told, found.gain_ns / found.measured_ns if found.measured_ns > 0 else None
+    return finding, gain.gain_ns / gain.measured_ns if gain.measured_ns > 0 else None

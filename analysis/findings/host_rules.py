@@ -32,24 +32,24 @@ _ADVICE = {
 }
 
 
-def host_calls(seen: Material) -> Iterator[Finding]:
+def host_calls(material: Material) -> Iterator[Finding]:
     """Calls but waits for the device that keep the host from launching."""
-    rows = seen.calls.filter(pl.col("cause").is_in(CALLED))
+    rows = material.calls.filter(pl.col("cause").is_in(CALLED))
     stake_ns = float(rows["total_ns"].sum())
     # A call of one rank keeps all from going on: a step gains up to what all ranks spend in them.
-    if rows.is_empty() or not is_worth(stake_ns * seen.steps["rank"].n_unique(), seen):
+    if rows.is_empty() or not is_worth(stake_ns * material.steps["rank"].n_unique(), material):
         return
     named = [
         Message("{cause} {lost} ms", cause=CAUSE_WORDS[row["cause"]], lost=ms(row["total_ns"]))
         for row in rows.iter_rows(named=True)
     ]
     yield state(
-        seen,
+        material,
         "host_calls",
         Message(
             "{stake} ms per step ({share}) the host is kept from launching: {causes}.",
             stake=ms(stake_ns),
-            share=percent(share(stake_ns, seen)),
+            share=percent(share(stake_ns, material)),
             causes=join(named),
         ),
         stake_ns,
@@ -63,22 +63,22 @@ def host_calls(seen: Material) -> Iterator[Finding]:
     )
 
 
-def synchronisation(seen: Material) -> Iterator[Finding]:
+def synchronisation(material: Material) -> Iterator[Finding]:
     """Operators in which the host waits for the device, and so loses its lead. Free time is no
     bound of what they cost: without them the host is ahead where nothing was free, too."""
-    lost = seen.free.filter(cause="synchronisation")
+    lost = material.free.filter(cause="synchronisation")
     stake_ns = float(lost["free_ns"].sum())
-    rows = seen.calls.filter(cause="synchronisation")
+    rows = material.calls.filter(cause="synchronisation")
     if rows.is_empty():
         return
     first = rows.sort("count", descending=True, maintain_order=True).row(0, named=True)
     place = ""
     if first["location"]:
         place = Message("It is called at {place}.", place=first["location"])
-    beside = [word_of(one) for one in seen.calls["cause"].unique().sort() if one in CALLED]
-    beside += [word_of(FAR)] if seen.far.height else []
+    beside = [word_of(one) for one in material.calls["cause"].unique().sort() if one in CALLED]
+    beside += [word_of(FAR)] if material.far.height else []
     yield state(
-        seen,
+        material,
         "synchronisation",
         join(
             (
@@ -86,7 +86,7 @@ def synchronisation(seen: Material) -> Iterator[Finding]:
                     "{stake} ms per step ({share}) the device is free because the host waited for"
                     " it: {operator}, {count} times per step.",
                     stake=ms(stake_ns),
-                    share=percent(share(stake_ns, seen)),
+                    share=percent(share(stake_ns, material)),
                     operator=first["operator"],
                     count=f"{first['count']:,.1f}",
                 ),
@@ -106,14 +106,14 @@ def synchronisation(seen: Material) -> Iterator[Finding]:
     )
 
 
-def far_cores(seen: Material) -> Iterator[Finding]:
+def far_cores(material: Material) -> Iterator[Finding]:
     """Threads that launch on cores far from their device, and launch more slowly there."""
-    rows = seen.far.sort("slow_ratio", descending=True)
+    rows = material.far.sort("slow_ratio", descending=True)
     if rows.is_empty():
         return
     worst = rows.row(0, named=True)
     yield state(
-        seen,
+        material,
         "far_cores",
         Message(
             "{ranks}: threads that launch are on cores far from their device for {share} of the"

@@ -41,13 +41,13 @@ _COLLECT = Message(
 )
 
 
-def expert_imbalance(seen: Material) -> Iterator[Finding]:
+def expert_imbalance(material: Material) -> Iterator[Finding]:
     """Devices whose experts get more tokens than others' make the others of their group wait."""
-    experts = seen.experts
+    experts = material.experts
     if experts is None or experts.cost is None:
         return
     stake_ns = experts.cost["excess_ns"]
-    if stake_ns is None or not is_worth(stake_ns, seen):
+    if stake_ns is None or not is_worth(stake_ns, material):
         return
     layers = experts.layers.filter(pl.col("excess_ns").is_not_null())
     worst = layers.row(0, named=True)
@@ -78,12 +78,12 @@ def expert_imbalance(seen: Material) -> Iterator[Finding]:
         )
     is_planned = experts.item == "expert" and experts.devices_count is not None
     yield state(
-        seen,
+        material,
         "expert_imbalance",
         Message(
             "Expert load is imbalanced, which costs {cost} ms per step ({share} of it); {most}.",
             cost=ms(stake_ns),
-            share=percent(share(stake_ns, seen)),
+            share=percent(share(stake_ns, material)),
             most=most,
         ),
         stake_ns,
@@ -106,9 +106,9 @@ _FRAGMENTED_RATIO = 0.1  # of what is reserved when most is allocated
 _FRAGMENTED_BYTES = 1 << 30
 
 
-def memory_fragmentation(seen: Material) -> Iterator[Finding]:
+def memory_fragmentation(material: Material) -> Iterator[Finding]:
     """Memory that the framework reserved and could not use when it needed most."""
-    rows = seen.memory.components.filter(
+    rows = material.memory.components.filter(
         (pl.col("fragmentation_ratio") >= _FRAGMENTED_RATIO)
         & (pl.col("fragmentation_bytes") >= _FRAGMENTED_BYTES)
         & (pl.col("source") == "record")
@@ -117,7 +117,7 @@ def memory_fragmentation(seen: Material) -> Iterator[Finding]:
         return
     first = rows.row(0, named=True)
     yield state(
-        seen,
+        material,
         "memory_fragmentation",
         Message(
             "{rank}: {size} MiB ({share} of what {component} reserved) were not allocated when"
@@ -134,7 +134,7 @@ def memory_fragmentation(seen: Material) -> Iterator[Finding]:
         " time.",
         Message(
             "{setting}, fewer different tensor sizes.",
-            setting=f"PYTORCH_{'CUDA' if seen.is_gpu else 'NPU'}_ALLOC_CONF="
+            setting=f"PYTORCH_{'CUDA' if material.is_gpu else 'NPU'}_ALLOC_CONF="
             '"expandable_segments:True"',
         ),
         rows.select(
@@ -146,14 +146,14 @@ def memory_fragmentation(seen: Material) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def memory_growth(seen: Material) -> Iterator[Finding]:
+def memory_growth(material: Material) -> Iterator[Finding]:
     """Memory that grows from step to step."""
-    rows = seen.memory.growing
+    rows = material.memory.growing
     if rows.is_empty():
         return
     first = rows.row(0, named=True)
     yield state(
-        seen,
+        material,
         "memory_growth",
         Message(
             "{rank}: {component} grows by {size} MiB in every step recorded ({count} of them).",
@@ -184,12 +184,12 @@ _MOVING_TYPES = frozenset({
 _SETTING_TYPES = frozenset({"ZerosLike", "OnesLike", "Fill", "Fills", "MemSet", "Zero"})
 
 
-def data_movement(seen: Material) -> Iterator[Finding]:
+def data_movement(material: Material) -> Iterator[Finding]:
     """Kernels that copy, convert or rearrange data."""
     yield from _of_types(
-        seen,
+        material,
         "data_movement",
-        _kernels_of(seen, _MOVING_TYPES),
+        _kernels_of(material, _MOVING_TYPES),
         "{stake} ms per step ({share} of it) go to kernels that only move or convert data,"
         " most to {type}.",
         "Sum of the kernels' durations. Some conversions and copies cannot be avoided.",
@@ -198,12 +198,12 @@ def data_movement(seen: Material) -> Iterator[Finding]:
     )
 
 
-def data_setting(seen: Material) -> Iterator[Finding]:
+def data_setting(material: Material) -> Iterator[Finding]:
     """Kernels that fill memory with one value."""
     yield from _of_types(
-        seen,
+        material,
         "data_setting",
-        _kernels_of(seen, _SETTING_TYPES),
+        _kernels_of(material, _SETTING_TYPES),
         "{stake} ms per step ({share} of it) go to kernels that only fill memory with a value,"
         " most to {type}.",
         "Sum of the kernels' durations. Buffers used for accumulation must be cleared once.",
@@ -212,12 +212,12 @@ def data_setting(seen: Material) -> Iterator[Finding]:
     )
 
 
-def ai_cpu_kernels(seen: Material) -> Iterator[Finding]:
+def ai_cpu_kernels(material: Material) -> Iterator[Finding]:
     """Kernels on the device's own CPU, slow and a break in the stream."""
     yield from _of_types(
-        seen,
+        material,
         "ai_cpu_kernels",
-        seen.kernels.filter(pl.col("core") == "AI_CPU"),
+        material.kernels.filter(pl.col("core") == "AI_CPU"),
         "{stake} ms per step ({share} of it) go to kernels on the AI CPU, most to {type}.",
         "Sum of the kernels' durations: on the AI cores the same work would take a fraction of it.",
         "Other types or an equivalent operator usually bring them to the AI cores: int64 and bool"
@@ -226,29 +226,29 @@ def ai_cpu_kernels(seen: Material) -> Iterator[Finding]:
     )
 
 
-def _kernels_of(seen: Material, types: frozenset[str]) -> pl.DataFrame:
-    wanted = [t for t in seen.kernels["type"].drop_nulls() if base_type(t) in types]
-    return seen.kernels.filter(pl.col("type").is_in(wanted))
+def _kernels_of(material: Material, types: frozenset[str]) -> pl.DataFrame:
+    types_here = [t for t in material.kernels["type"].drop_nulls() if base_type(t) in types]
+    return material.kernels.filter(pl.col("type").is_in(types_here))
 
 
 def _of_types(
-    seen: Material, name: str, rows: pl.DataFrame, statement: str, reason: str, advice: str,
+    material: Material, name: str, rows: pl.DataFrame, statement: str, reason: str, advice: str,
     by: str = "type",
 ) -> Iterator[Finding]:  # fmt: skip
     stake_ns = float(rows["total_ns"].sum())
-    if rows.is_empty() or not is_worth(stake_ns, seen):
+    if rows.is_empty() or not is_worth(stake_ns, material):
         return
     evidence = rows.select("type", "core", count_per_step="count", total_per_step_ns="total_ns")
-    told = Message(
+    sentence = Message(
         statement,
         stake=ms(stake_ns),
-        share=percent(share(stake_ns, seen)),
+        share=percent(share(stake_ns, material)),
         type=evidence["type"][0],
     )
     command = f"npuscope kernels PATH --by {by}"
     types = evidence["type"].drop_nulls().unique(maintain_order=True)
     yield state(
-        seen, name, told, stake_ns, "estimated", reason, advice, evidence, command,
+        material, name, sentence, stake_ns, "estimated", reason, advice, evidence, command,
         changes=[f"kernel:{one}={LESS}" for one in types],
         no_gain=Message("the profiler level has no operator types"),
     )  # fmt: skip
@@ -284,8 +284,8 @@ def found_in(
     con: duckdb.DuckDBPyConnection, scope: Scope, experts: Overview | None
 ) -> list[Finding]:
     """What the rules find in one capture, with gains; `experts` where they are known already."""
-    seen = material(con, scope, experts=experts)
-    said = [one for rule in RULES for one in rule(seen)]
+    evidence = material(con, scope, experts=experts)
+    results = [one for rule in RULES for one in rule(evidence)]
     if operation_count(con, scope) <= MOST_OPERATIONS:
-        said = [*with_origins(con, scope, said)]
-    return [*with_gains(con, scope, said, seen.kernels)]
+        results = [*with_origins(con, scope, results)]
+    return [*with_gains(con, scope, results, evidence.kernels)]

@@ -73,8 +73,8 @@ class Material:
     @property
     def length_ns(self) -> float | None:
         """Mean length of a step on a rank."""
-        known = self.steps["length_ns"].drop_nulls()
-        return float(known.sum()) / len(known) if len(known) else None
+        lengths = self.steps["length_ns"].drop_nulls()
+        return float(lengths.sum()) / len(lengths) if len(lengths) else None
 
 
 _PAIR = ("link", "low_rank", "high_rank")
@@ -167,8 +167,8 @@ def _suspects(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
             schema={"rank": pl.Int32, "caused_wait_ns": pl.Int64, "verdict": pl.String}
         )
     # Over the steps that a mean is over, as the other figures of a finding.
-    found = by_rank(without_warm_up(con, rank_blame(con, scope))).drop_nulls("verdict")
-    return found.select("rank", "caused_wait_ns", "verdict")
+    suspects = by_rank(without_warm_up(con, rank_blame(con, scope))).drop_nulls("verdict")
+    return suspects.select("rank", "caused_wait_ns", "verdict")
 
 
 def _hosts(
@@ -215,13 +215,13 @@ def _pairs(con: duckdb.DuckDBPyConnection, scope: Scope, steps: pl.DataFrame) ->
 
 
 def _matmuls(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
-    known = without_warm_up(con, counted_kernels(con, scope)).filter(
+    products = without_warm_up(con, counted_kernels(con, scope)).filter(
         (pl.col("family") == "matmul") & (pl.col("full_flops") > 0) & (pl.col("total_ns") > 0)
     )
-    over = max(known.select("rank", "step").n_unique(), 1)
+    over = max(products.select("rank", "step").n_unique(), 1)
     flops = (pl.col("full_flops").cast(pl.Float64) * pl.col("count")).sum()
     return (
-        known.group_by("type")
+        products.group_by("type")
         .agg(
             (pl.col("total_ns").sum() / over).alias("total_ns"),
             (flops * 1e9 / pl.col("total_ns").sum()).alias("flops_per_s"),
@@ -237,9 +237,9 @@ def _with_stages(
     steps = steps.with_columns(is_apart=pl.col("rank").is_in(ranks_apart(con, run, capture)))
     if not is_told(con):
         return steps.with_columns(pl.col("pp_rank").alias("stage"))
-    known = rank_stages(con, run, capture)
+    stages_of = rank_stages(con, run, capture)
     stages = pl.DataFrame(
-        {"rank": [*known], "stage": [*known.values()]},
+        {"rank": [*stages_of], "stage": [*stages_of.values()]},
         schema={"rank": pl.Int32, "stage": pl.Int32},
     )
     return steps.join(stages, on="rank", how="left")

@@ -60,21 +60,21 @@ _SHOWN = ("type", "input_shapes", "dtype", "count", "total_ns", "headroom_ns", "
           "headroom_high_ns", "evidence", "asked_by", "replacement", "condition")  # fmt: skip
 
 
-def slow_operators(seen: Material) -> Iterator[Finding]:
+def slow_operators(material: Material) -> Iterator[Finding]:
     """The first cause of operators that take longer than they need (`npuscope operators`)."""
-    known = seen.causes.drop_nulls("headroom_ns")
-    if known.is_empty() or not is_worth(known["headroom_ns"][0], seen):
+    types = material.causes.drop_nulls("headroom_ns")
+    if types.is_empty() or not is_worth(types["headroom_ns"][0], material):
         return
-    cause = known.row(0, named=True)  # the most headroom first
-    rows = seen.cause_rows.filter(cause=cause["cause"])
+    cause = types.row(0, named=True)  # the most headroom first
+    rows = material.cause_rows.filter(cause=cause["cause"])
     first = rows.row(0, named=True)
-    told = [
+    statements = [
         Message(
             "{cause}: {stake} ms of a step's kernels ({share}; {low} to {high} ms) are more than"
             " they need.",
             cause=CAUSE_WORDS[cause["cause"]],
             stake=ms(cause["headroom_ns"]),
-            share=percent(share(cause["headroom_ns"], seen)),
+            share=percent(share(cause["headroom_ns"], material)),
             low=ms(cause["headroom_low_ns"]),
             high=ms(cause["headroom_high_ns"]),
         )
@@ -82,20 +82,22 @@ def slow_operators(seen: Material) -> Iterator[Finding]:
     if first["type"] is not None:
         most = Message("Most of it: {type} ({evidence}).", type=first["type"],
                        evidence=first["evidence"] or first["input_shapes"] or "-")  # fmt: skip
-        told.append(most)
+        statements.append(most)
     if first["replacement"] is not None:
-        told.append(Message("{operator} does it in one kernel.", operator=first["replacement"]))
-    shown = [name for name in _SHOWN if rows[name].null_count() < rows.height]
+        statements.append(
+            Message("{operator} does it in one kernel.", operator=first["replacement"])
+        )
+    columns = [name for name in _SHOWN if rows[name].null_count() < rows.height]
     yield state(
-        seen,
+        material,
         "slow_operators",
-        join(told, " "),
+        join(statements, " "),
         cause["headroom_ns"],
         "estimated",
         "What these kernels take beyond others of this capture that do as much work; a mean of"
         " ranks and steps.",
         _ADVICE[cause["cause"]],
-        rows.select(shown),
+        rows.select(columns),
         "npuscope operators PATH --by evidence",
         changes=cause["changes"],
         no_gain=Message("the evidence names no kernels that a replay could shorten"),
@@ -117,20 +119,22 @@ def on_path(one: Finding, kernels: pl.DataFrame, path: pl.DataFrame, step_ns: fl
         return one
     path_ns = float(path.filter(pl.col("type").is_in(types))["path_ns"].sum())
     part = min(path_ns / total_ns, 1.0)
-    told = Message("None of these types' time is on the critical path.")
+    statement = Message("None of these types' time is on the critical path.")
     if part >= _NONE:
-        told = Message("{share} of these types' time is on the critical path.", share=percent(part))
-    said = replace(one, statement=join((one.statement, told), " "))
+        statement = Message(
+            "{share} of these types' time is on the critical path.", share=percent(part)
+        )
+    finding = replace(one, statement=join((one.statement, statement), " "))
     if part < _HIDDEN:
         hidden = Message(
             "Leave it for now: other kernels or communication hide it, and a step gains nothing."
         )
-        return replace(said, advice=hidden)
+        return replace(finding, advice=hidden)
     if part < _MOST and path_ns < WORTH_RATIO * step_ns:
         hidden = Message(
             "Leave it for now: other kernels or communication hide most of it, and a step gains"
             " less than {share}, however short these kernels become.",
             share=percent(WORTH_RATIO),
         )
-        return replace(said, advice=hidden)
-    return said
+        return replace(finding, advice=hidden)
+    return finding

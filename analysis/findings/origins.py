@@ -51,11 +51,11 @@ _LAUNCHED = """
 
 
 def with_origins(
-    con: duckdb.DuckDBPyConnection, scope: Scope, found: Sequence[Finding]
+    con: duckdb.DuckDBPyConnection, scope: Scope, findings: Sequence[Finding]
 ) -> Iterator[Finding]:
     """Findings of one capture; those about types of kernels say what launched most of them."""
     clause, values = scope.where()
-    for one in found:
+    for one in findings:
         types = changed_kernels(one.changes)
         rows = (
             con.execute(_LAUNCHED.format(where=clause), [*values, types]).fetchall()
@@ -64,11 +64,11 @@ def with_origins(
         )
         for operator, place, own_ns, every_ns in rows:
             share = percent(own_ns / every_ns)
-            told = Message("{operator} launches {share} of it.", operator=operator, share=share)
+            remark = Message("{operator} launches {share} of it.", operator=operator, share=share)
             if place is not None:
-                told = Message(
+                remark = Message(
                     "{operator} launches {share} of it, at {place}.",
                     operator=operator, share=share, place=place.strip(),
                 )  # fmt: skip
-            one = replace(one, statement=join((one.statement, told), " "))
+            one = replace(one, statement=join((one.statement, remark), " "))
         yield one

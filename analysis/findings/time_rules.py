@@ -24,29 +24,29 @@ _UNEVEN_STEPS_AT_LEAST = 5
 _PLACE = ("rank", "step")
 
 
-def device_idle(seen: Material) -> Iterator[Finding]:
+def device_idle(material: Material) -> Iterator[Finding]:
     """Neither a kernel nor an operation of the step runs; another step's may run."""
-    rows = seen.steps.drop_nulls("free_ns")
+    rows = material.steps.drop_nulls("free_ns")
     stake_ns = mean(rows, "free_ns")
     # Free time bounds no gain: others may wait for a rank whose host is late for a moment.
     if not stake_ns:
         return
     worst = rows.sort("free_ns", descending=True)
-    told = rows.drop_nulls(["host_ns", "idle_ns"])
+    rows_of_gaps = rows.drop_nulls(["host_ns", "idle_ns"])
     # The host is the usual suspect where launches do not say otherwise.
     is_hosts, host = True, Message("How much of it the host launched too late is unknown.")
-    if told.height == rows.height:
-        is_hosts = 2 * (mean(told, "idle_ns") or 0.0) <= stake_ns
+    if rows_of_gaps.height == rows.height:
+        is_hosts = 2 * (mean(rows_of_gaps, "idle_ns") or 0.0) <= stake_ns
         late = "In {host} ms of it the host had not launched what came next."
-        host = Message(late, host=ms(mean(told, "host_ns")))
-    causes = seen.free.filter(~pl.col("cause").is_in(["device", "unknown"]))
+        host = Message(late, host=ms(mean(rows_of_gaps, "host_ns")))
+    causes = material.free.filter(~pl.col("cause").is_in(["device", "unknown"]))
     most = ""
     if causes.height:
         cause = CAUSE_WORDS[causes["cause"][0]]
         most = Message("Most of that: {cause}, {lost} ms.", cause=cause,
                        lost=ms(causes["free_ns"][0]))  # fmt: skip
     yield state(
-        seen,
+        material,
         "device_idle",
         join(
             (
@@ -54,7 +54,7 @@ def device_idle(seen: Material) -> Iterator[Finding]:
                     "{stake} ms per step ({share}) have neither a kernel nor an operation of the"
                     " step, most on {rank}.",
                     stake=ms(stake_ns),
-                    share=percent(share(stake_ns, seen)),
+                    share=percent(share(stake_ns, material)),
                     rank=ranks_named(worst["rank"].head(1)),
                 ),
                 host,
@@ -71,7 +71,7 @@ def device_idle(seen: Material) -> Iterator[Finding]:
             "Usually the host launches too slowly: bind processes to cores, fuse small operators,"
             " avoid synchronisation (.item(), print of tensors), {setting}.",
             setting=Message("capture CUDA graphs")
-            if seen.is_gpu
+            if material.is_gpu
             else Message("set TASK_QUEUE_ENABLE=2"),
         )
         if is_hosts
@@ -88,7 +88,7 @@ def device_idle(seen: Material) -> Iterator[Finding]:
                             "A graph has shorter pauses between its kernels: capture CUDA graphs."
                         )
                     ]
-                    if seen.is_gpu
+                    if material.is_gpu
                     else []
                 ),
             ),
@@ -100,9 +100,9 @@ def device_idle(seen: Material) -> Iterator[Finding]:
     )
 
 
-def between_steps(seen: Material) -> Iterator[Finding]:
+def between_steps(material: Material) -> Iterator[Finding]:
     """From the end of one step's last kernel to the first of the next step."""
-    ordered = seen.steps.drop_nulls(["step", "start_ns", "end_ns"]).sort("rank", "step")
+    ordered = material.steps.drop_nulls(["step", "start_ns", "end_ns"]).sort("rank", "step")
     follows = (pl.col("step") - pl.col("step").shift(1) == 1) & (
         pl.col("rank") == pl.col("rank").shift(1)
     )
@@ -124,12 +124,12 @@ def between_steps(seen: Material) -> Iterator[Finding]:
         "From the last kernel or operation of a step to the first of the next one: a step's own"
         " length does not hold it, so the share is of both: from one step's start to the next."
     )
-    if seen.outside & set(gaps["rank"]):
+    if material.outside & set(gaps["rank"]):
         certainty = "estimated"
         also = "Kernels that belong to no step ran on these ranks and may fill a part of it."
         reason = join((reason, Message(also)), " ")
     yield state(
-        seen,
+        material,
         "between_steps",
         Message("{stake} ms pass between one step and the next on the device.", stake=ms(stake_ns)),
         stake_ns,
@@ -144,12 +144,12 @@ def between_steps(seen: Material) -> Iterator[Finding]:
     )
 
 
-def stragglers(seen: Material) -> Iterator[Finding]:
+def stragglers(material: Material) -> Iterator[Finding]:
     """Ranks of one pipeline stage that compute longer than the others of it."""
-    known = seen.steps.drop_nulls("computing_ns").with_columns(pp_rank=pl.col("stage"))
+    steps = material.steps.drop_nulls("computing_ns").with_columns(pp_rank=pl.col("stage"))
     peers = ["step", "is_apart", "pp_rank"]
     spread = (
-        known.group_by(peers, maintain_order=True)
+        steps.group_by(peers, maintain_order=True)
         .agg(
             pl.len().alias("rank_count"),
             pl.col("rank").sort_by("computing_ns").last(),
@@ -162,7 +162,7 @@ def stragglers(seen: Material) -> Iterator[Finding]:
     )
     # A step waits for the stage that lies furthest apart.
     stake_ns = mean(spread.group_by("step").agg(pl.col("over_mean_ns").max()), "over_mean_ns")
-    if not is_worth(stake_ns, seen):
+    if not is_worth(stake_ns, material):
         return
     slowest = (
         spread.group_by("rank")
@@ -170,9 +170,11 @@ def stragglers(seen: Material) -> Iterator[Finding]:
         .sort("over_mean_ns", "rank", descending=[True, False])
     )
     # Kernels of other tokens have no like on another rank that they could be brought to.
-    is_full = not seen.suspects.filter(rank=slowest["rank"][0], verdict="alltoall_bytes").is_empty()
+    is_full = not material.suspects.filter(
+        rank=slowest["rank"][0], verdict="alltoall_bytes"
+    ).is_empty()
     yield state(
-        seen,
+        material,
         "stragglers",
         Message(
             "The slowest rank computes {stake} ms per step longer than the mean of its stage; "
@@ -195,10 +197,10 @@ def stragglers(seen: Material) -> Iterator[Finding]:
     )
 
 
-def uneven_steps(seen: Material) -> Iterator[Finding]:
+def uneven_steps(material: Material) -> Iterator[Finding]:
     """Steps that take longer than most: the mean over the median."""
     lengths = (
-        seen.steps.drop_nulls(["step", "length_ns"])
+        material.steps.drop_nulls(["step", "length_ns"])
         .group_by("step")
         .agg(
             pl.col("length_ns").max(),
@@ -215,11 +217,11 @@ def uneven_steps(seen: Material) -> Iterator[Finding]:
     [middle_ns] = lengths.select(pl.col("length_ns").median().cast(pl.Float64))["length_ns"]
     stake_ns = mean(lengths, "length_ns")
     stake_ns = None if stake_ns is None else round(stake_ns - middle_ns)
-    if not is_worth(stake_ns, seen):
+    if not is_worth(stake_ns, material):
         return
     slow = lengths.filter(pl.col("length_ns") > middle_ns)
     yield state(
-        seen,
+        material,
         "uneven_steps",
         Message(
             "Step times vary: the longest, step {step}, takes {longest} ms; half of the steps "

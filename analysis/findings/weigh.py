@@ -14,24 +14,24 @@ WORTH_RATIO = 0.01  # of a step's length
 
 def mean(rows: pl.DataFrame, column: str) -> float | None:
     """Mean of the known values; None where there is none."""
-    known = rows[column].drop_nulls()
-    return float(known.sum()) / len(known) if len(known) else None
+    values = rows[column].drop_nulls()
+    return float(values.sum()) / len(values) if len(values) else None
 
 
-def share(stake_ns: float | None, seen: Material) -> float | None:
+def share(stake_ns: float | None, material: Material) -> float | None:
     """Of the mean length of a step on a rank: computing, exposed communication and free time. None
     where that is unknown."""
-    return stake_ns / seen.length_ns if stake_ns is not None and seen.length_ns else None
+    return stake_ns / material.length_ns if stake_ns is not None and material.length_ns else None
 
 
-def is_worth(stake_ns: float | None, seen: Material) -> bool:
+def is_worth(stake_ns: float | None, material: Material) -> bool:
     """Whether so much per step is worth a line: at least 1 % of a step."""
-    part = share(stake_ns, seen)
+    part = share(stake_ns, material)
     return part is not None and part >= WORTH_RATIO
 
 
 def state(
-    seen: Material,
+    material: Material,
     name: str,
     statement: str,
     stake_ns: float | None,
@@ -51,13 +51,13 @@ def state(
     is not the mean length of a step."""
     return Finding(
         name=name,
-        run=seen.run,
-        capture=seen.capture,
+        run=material.run,
+        capture=material.capture,
         statement=statement,
         at_stake_ns=None if stake_ns is None else round(stake_ns),
         step_share_ratio=stake_ns / of_ns
         if stake_ns is not None and of_ns
-        else share(stake_ns, seen),
+        else share(stake_ns, material),
         certainty=certainty,
         reason=reason,
         advice=advice,

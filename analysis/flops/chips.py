@@ -38,9 +38,9 @@ order by run, capture, rank
 
 
 def peaks(
-    con: duckdb.DuckDBPyConnection, given: Mapping[str, float] | None = None
+    con: duckdb.DuckDBPyConnection, peaks_given: Mapping[str, float] | None = None
 ) -> dict[Place, Peak]:
-    """Peak of every rank by (run, capture, rank); `given` as `parse_peaks` gives it.
+    """Peak of every rank by (run, capture, rank); `peaks_given` as `parse_peaks` gives it.
 
     Ranks of a capture with one chip share what any of them tells, so that a slow chip is held
     against the others' clock. A rank that names none, or a name that several chips have
@@ -54,11 +54,11 @@ def peaks(
     for row in rows:
         chip = _chip(_names(row["chip_names"]), named[row["run"], row["capture"]])
         alike.setdefault((row["run"], row["capture"], chip), []).append(row)
-    found: dict[Place, Peak] = {}
+    peaks_of: dict[Place, Peak] = {}
     for (run, capture, chip), members in alike.items():
-        peak = _of_chip(chip, members, given)
-        found |= {(run, capture, _whole(row["rank"])): peak for row in members}
-    return found
+        peak = _of_chip(chip, members, peaks_given)
+        peaks_of |= {(run, capture, _whole(row["rank"])): peak for row in members}
+    return peaks_of
 
 
 @memoize
@@ -91,18 +91,18 @@ def _chip(own: set[str], of_capture: set[str]) -> str | None:
 
 
 def _of_chip(
-    chip: str | None, members: list[dict[str, object]], given: Mapping[str, float] | None
+    chip: str | None, members: list[dict[str, object]], peaks_given: Mapping[str, float] | None
 ) -> Peak:
     if any(row["framework"] == "kineto" for row in members):
         # Its multiprocessors are no AI cores.
-        return peak_of(None, None, None, MeasuredChip(), given)
+        return peak_of(None, None, None, MeasuredChip(), peaks_given)
     blocks, count = _most(members, "blocks_count"), _most(members, "core_count")
     return peak_of(
         chip,
         int(count) if count else None,
         _most(members, "frequency_mhz"),
         MeasuredChip(int(blocks) if blocks else None, _most(members, "mhz")),
-        given,
+        peaks_given,
     )
 
 

@@ -74,7 +74,7 @@ def gather_figures(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group
     keys = ["run", "capture", "step", *(["stage"] if by == "stage" else [])]
     stages = frame(con, _STAGES)
     possible = pl.col("step_ns") * 1e-9 * pl.col("peak_flops_per_s")
-    known = rows.join(stages, on=("run", "capture", "rank"), how="left").with_columns(
+    rows_with_stages = rows.join(stages, on=("run", "capture", "rank"), how="left").with_columns(
         possible=possible
     )
 
@@ -82,7 +82,7 @@ def gather_figures(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group
         of = pl.col("possible").filter(pl.col(name).is_not_null()).sum()
         return (pl.when(of > 0).then((pl.col(name) * pl.col("possible")).sum() / of)).alias(name)
 
-    found = known.group_by(keys).agg(
+    figures = rows_with_stages.group_by(keys).agg(
         pl.col("kernel_mfu_full_ratio").is_not_null().sum().cast(pl.Int64).alias("rank_count"),
         pl.col("step_ns").max(),
         pl.when(pl.col("matmul_flops").is_not_null().any())
@@ -95,22 +95,22 @@ def gather_figures(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group
     )
     if by == "job":
         of_job_ns = job_steps(con).select("run", "capture", "step", job_step_ns="step_ns")
-        found = (
-            found.join(of_job_ns, on=keys, how="left", nulls_equal=True)
+        figures = (
+            figures.join(of_job_ns, on=keys, how="left", nulls_equal=True)
             .with_columns(step_ns=pl.when(pl.col("step_ns").is_not_null()).then("job_step_ns"))
             .drop("job_step_ns")
         )
         seconds = pl.col("step_ns") * 1e-9
         of_job = seconds * pl.col("world_size") * pl.col("peak_flops_per_s")
-        found = found.with_columns(
+        figures = figures.with_columns(
             model_mfu_ratio=pl.col("model_flops") / of_job,
             hfu_ratio=pl.col("hardware_flops") / of_job,
             tokens_per_s=pl.col("tokens_per_step") / seconds,
             tokens_per_s_per_rank=pl.col("tokens_per_step") / seconds / pl.col("world_size"),
         )
     else:
-        found = found.drop("model_flops", "tokens_per_step")
-    return found.drop("world_size", "hardware_flops", "peak_flops_per_s").sort(
+        figures = figures.drop("model_flops", "tokens_per_step")
+    return figures.drop("world_size", "hardware_flops", "peak_flops_per_s").sort(
         keys, nulls_last=True
     )
 

@@ -21,5 +21,5 @@ def step_lengths(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataF
     """Length of every step with figures: columns of the metric `step_lengths`, the basis in words
     for conventions."""
     open_views(con, ["steps", "step_lengths"])
-    found = select(con, "step_lengths", scope)
-    return found.with_columns(pl.col("length_basis").replace_strict(_WORDS))
+    lengths = select(con, "step_lengths", scope)
+    return lengths.with_columns(pl.col("length_basis").replace_strict(_WORDS))

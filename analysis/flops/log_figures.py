@@ -45,7 +45,7 @@ def flops_by_convention(model: Model, *, sequence_length: int) -> dict[str, floa
     Attention causal or full, MTP blocks counted or not, router counted or not, and what full
     recompute computes again counted or not.
     """
-    found: dict[str, float] = {}
+    by_convention: dict[str, float] = {}
     for recomputes, router, with_mtp, attention in product(
         (False, True), (False, True), (False, True), _ATTENTION
     ):
@@ -53,12 +53,12 @@ def flops_by_convention(model: Model, *, sequence_length: int) -> dict[str, floa
             model, sequence_length=sequence_length, attention=attention,
             mtp=None if with_mtp else 0, router=router, recompute="full" if recomputes else "none",
         )  # fmt: skip
-        chosen = ((with_mtp, "MTP"), (router, "router"), (recomputes, "full recompute"))
-        name = ", ".join([attention, *(text for is_counted, text in chosen if is_counted)])
+        switches = ((with_mtp, "MTP"), (router, "router"), (recomputes, "full recompute"))
+        name = ", ".join([attention, *(text for is_counted, text in switches if is_counted)])
         value = float(flops.hardware_flops if recomputes else flops.train_flops)
-        if value not in found.values():
-            found[name] = value
-    return found
+        if value not in by_convention.values():
+            by_convention[name] = value
+    return by_convention
 
 
 # metric: mfu_log
@@ -176,24 +176,24 @@ def verdict_notes(figures: pl.DataFrame) -> list[str]:
     notes: list[str] = []
     for (figure,), rows in verdicts(figures).group_by("figure", maintain_order=True):
         named = [_at_peak(row) for row in rows.filter("reconciles").to_dicts()]
-        known = rows.drop_nulls("ratio_median")
+        ratios = rows.drop_nulls("ratio_median")
         if named:
             if len(named) > _SHOWN:
                 named[_SHOWN:] = [Message("and {number} more", number=len(named) - _SHOWN)]
-            told = Message("reconciles with {conventions}", conventions=join(named, "; "))
-        elif known.is_empty():
-            told = Message(
+            sentence = Message("reconciles with {conventions}", conventions=join(named, "; "))
+        elif ratios.is_empty():
+            sentence = Message(
                 "cannot be reconciled: tokens per step, devices or the step's time are unknown"
             )
         else:
-            near = known.row(0, named=True)
-            told = Message(
+            near = ratios.row(0, named=True)
+            sentence = Message(
                 "does not reconcile: nearest is {convention}, of which the log shows {ratio} times"
                 " as much",
                 convention=_at_peak(near),
                 ratio=f"{near['ratio_median']:.3f}",
             )
-        notes.append(Message("logged {figure}: {verdict}", figure=str(figure), verdict=told))
+        notes.append(Message("logged {figure}: {verdict}", figure=str(figure), verdict=sentence))
     return notes
 
 

@@ -77,10 +77,10 @@ def losses(
 
 def loss_notes(figures: pl.DataFrame, rows: pl.DataFrame) -> list[str]:
     """What to know beside the waterfall of `figures`, a sentence each."""
-    told: list[str] = []
+    notes: list[str] = []
     missing = figures.join(rows.select(PLACE).unique(), on=PLACE, how="anti", nulls_equal=True)
     if missing.height:
-        told.append(
+        notes.append(
             Message(
                 "waterfall: left out {count} of {every} steps, whose length, peak or device time "
                 "is unknown",
@@ -89,21 +89,21 @@ def loss_notes(figures: pl.DataFrame, rows: pl.DataFrame) -> list[str]:
             )
         )
     if (rows.filter(pl.col("term") == "tail")["ns"] < 0).any():
-        told.append(
+        notes.append(
             "waterfall: device work of some steps extends into the next step, so the time after"
             " it is negative there"
         )
     if (rows.filter(pl.col("term") == "recompute")["ns"] < 0).any():
-        told.append(
+        notes.append(
             "waterfall: kernels with known FLOPs execute less than the model needs: check the"
             " model description and the tokens per step"
         )
     if rows.filter(pl.col("term") == "unknown_communication").height:
-        told.append(
+        notes.append(
             "waterfall: for some communication, transfer and waiting cannot be separated: its"
             " groups or the times of all their ranks are unknown"
         )
-    return told
+    return notes
 
 
 def by_term(rows: pl.DataFrame) -> pl.DataFrame:
@@ -145,13 +145,13 @@ def together(
     keys = {"job": [], "rank": ["rank"], "stage": ["stage"]}[by]
     place = ["run", "capture", *keys]
     stages = frame(con, _STAGES)
-    known = rows.join(stages, on=["run", "capture", "rank"], how="left")
-    steps = known.group_by(place).agg(
+    stages_of = rows.join(stages, on=["run", "capture", "rank"], how="left")
+    steps = stages_of.group_by(place).agg(
         pl.struct("rank", "step").n_unique().alias("step_count"), pl.col("ns").sum().alias("all_ns")
     )
     order = pl.col("term").replace_strict({term: n for n, term in enumerate(TERMS)})
     return (
-        known.group_by(*place, "term", "part")
+        stages_of.group_by(*place, "term", "part")
         .agg(pl.col("ns").sum())
         .join(steps, on=place, nulls_equal=True)
         .with_columns(
@@ -187,23 +187,23 @@ def waterfall(
     what kernels did, or, with a model, what it needs, and `recompute` the difference, which is
     negative where kernels with known FLOPs do less than the model needs.
     """
-    known = figures.join(steps, on=PLACE, how="inner", nulls_equal=True).filter(
+    steps_with_both = figures.join(steps, on=PLACE, how="inner", nulls_equal=True).filter(
         pl.col("step_ns") > 0, pl.col("peak_flops_per_s") > 0,
         pl.col("computing_ns").is_not_null(), pl.col("exposed_communication_ns").is_not_null(),
     )  # fmt: skip
     others = (
         parts.filter(pl.col("part").is_in([*COMMUNICATION, *FREE]))
-        .join(known.select(PLACE), on=PLACE, how="semi", nulls_equal=True)
+        .join(steps_with_both.select(PLACE), on=PLACE, how="semi", nulls_equal=True)
         .group_by(*PLACE, pl.col("part").alias("term"), pl.col("kind").alias("part"))
         .agg(pl.col("ns").sum())
     )
     computing = pl.concat([
-        part.select(*PLACE, "term", "part", "ns") for part in _computing(known, kernels)
+        part.select(*PLACE, "term", "part", "ns") for part in _computing(steps_with_both, kernels)
     ])  # fmt: skip
-    told = pl.concat([_whole_ns(computing, known), others])
+    costs = pl.concat([_whole_ns(computing, steps_with_both), others])
     rest = (
-        known.select(*PLACE, "step_ns")
-        .join(told.group_by(PLACE).agg(pl.col("ns").sum()), on=PLACE, how="left", nulls_equal=True)
+        steps_with_both.select(*PLACE, "step_ns")
+        .join(costs.group_by(PLACE).agg(pl.col("ns").sum()), on=PLACE, how="left", nulls_equal=True)
         .select(
             *PLACE, pl.lit("tail").alias("term"), _NO_PART,
             pl.col("step_ns") - pl.col("ns").fill_null(0),
@@ -212,19 +212,19 @@ def waterfall(
     rest = rest.rename({"step_ns": "ns"})
     order = pl.col("term").replace_strict({term: n for n, term in enumerate(TERMS)})
     return (
-        pl.concat([told, rest])
-        .join(known.select(*PLACE, "step_ns"), on=PLACE, nulls_equal=True)
+        pl.concat([costs, rest])
+        .join(steps_with_both.select(*PLACE, "step_ns"), on=PLACE, nulls_equal=True)
         .with_columns((pl.col("ns") / pl.col("step_ns")).alias("mfu_points"))
         .sort(*PLACE, order, -pl.col("ns"), "part", nulls_last=True)
         .select(pl.col(name).cast(kind) for name, kind in _ROWS.items())
     )
 
 
-def _whole_ns(rows: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+def _whole_ns(rows: pl.DataFrame, steps_with_both: pl.DataFrame) -> pl.DataFrame:
     """Parts of computing as whole ns that add up to it: rounded, the rest in the last one."""
     order = pl.col("term").replace_strict({term: n for n, term in enumerate(TERMS)})
     whole = (
-        rows.join(known.select(*PLACE, "computing_ns"), on=PLACE, nulls_equal=True)
+        rows.join(steps_with_both.select(*PLACE, "computing_ns"), on=PLACE, nulls_equal=True)
         .sort(*PLACE, order, -pl.col("ns"), "part", nulls_last=True)
         .with_columns(pl.col("ns").round().cast(pl.Int64))
     )
@@ -242,11 +242,11 @@ def _ns(value: pl.Expr) -> pl.Expr:
     return value.cast(pl.Float64).alias("ns")
 
 
-def _computing(known: pl.DataFrame, kernels: pl.DataFrame) -> list[pl.DataFrame]:
+def _computing(steps_with_both: pl.DataFrame, kernels: pl.DataFrame) -> list[pl.DataFrame]:
     """Terms of the time that kernels run."""
     figures = ("step_ns", "peak_flops_per_s", "frequency_ratio", "model_mfu_ratio", "computing_ns")
     mine = (
-        kernels.join(known.select(*PLACE, *figures), on=PLACE, nulls_equal=True)
+        kernels.join(steps_with_both.select(*PLACE, *figures), on=PLACE, nulls_equal=True)
         .with_columns(
             # Its part of the union of all kernels.
             (pl.col("total_ns") * pl.col("computing_ns") / pl.col("total_ns").sum().over(PLACE))
@@ -270,7 +270,7 @@ def _computing(known: pl.DataFrame, kernels: pl.DataFrame) -> list[pl.DataFrame]
     unknown = mine.filter("is_cube", pl.col("flops").is_null())
     other = mine.filter(~pl.col("is_cube"))
     counted = mine.group_by(PLACE).agg(pl.col("own_ns").sum())
-    silent = known.join(counted, on=PLACE, how="left", nulls_equal=True)
+    silent = steps_with_both.join(counted, on=PLACE, how="left", nulls_equal=True)
     beyond = (pl.col("computing_ns") - pl.col("own_ns").fill_null(0.0)).round(3)
     return [
         ideal.select(*PLACE, pl.lit("achieved").alias("term"), _NO_PART, _ns(needed)),

@@ -81,14 +81,14 @@ class Figures:
     conventions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def why_unknown(found: Figures) -> str:
+def why_unknown(figures: Figures) -> str:
     """Why no step has an MFU. Where FLOPs of some kernels are known, those of the others are not
     what it lacks: it lacks the peak."""
     flops = ("matmul_flops", "attention_flops_causal", "other_flops")
-    counted = found.rows.filter(pl.sum_horizontal(flops) > 0)
+    counted = figures.rows.filter(pl.sum_horizontal(flops) > 0)
     if counted.height and counted["peak_flops_per_s"].null_count() == counted.height:
-        return Message("peak: {source}", source=found.sources[counted["peak_source"][0]])
-    return found.notes[0] if found.notes else "no kernel has shapes that FLOPs follow from"
+        return Message("peak: {source}", source=figures.sources[counted["peak_source"][0]])
+    return figures.notes[0] if figures.notes else "no kernel has shapes that FLOPs follow from"
 
 
 # metric: mfu
@@ -137,19 +137,19 @@ def mfu(
     """
     counted = counted_kernels(con, scope)
     lengths = step_lengths(con, scope)
-    found = lengths.join(_sum_by_family(counted), on=PLACE, how="left", nulls_equal=True)
-    found, sources = _with_peaks(_with_clocks(con, found), peaks(con, given_peaks))
-    notes = _kernel_notes(found, counted, sources)
+    steps = lengths.join(_sum_by_family(counted), on=PLACE, how="left", nulls_equal=True)
+    steps, sources = _with_peaks(_with_clocks(con, steps), peaks(con, given_peaks))
+    notes = _kernel_notes(steps, counted, sources)
     clause, values = scope.where(JOB)
     world = frame(con, f"select * from ({_WORLD}) {clause}", values)
-    found = found.join(world, on=("run", "capture"), how="left")
+    steps = steps.join(world, on=("run", "capture"), how="left")
     if scope.rank is not None and use is not None:  # what the job does in a step, all ranks tell
         everywhere = counted_kernels(con, scope.all_ranks)
     else:
         everywhere = counted
-    found, told, words = _with_model(con, found, everywhere, use)
-    found = _with_ratios(found)
-    found = found.with_columns(
+    steps, reason, words = _with_model(con, steps, everywhere, use)
+    steps = _with_ratios(steps)
+    steps = steps.with_columns(
         parts=pl.concat_list(
             pl.col("length_basis").fill_null("step of unknown length"),
             pl.format("peak of {}", pl.col("dtype").fill_null("bf16")),
@@ -163,18 +163,18 @@ def mfu(
             *(pl.lit(word, pl.String) for word in words),
         ).list.drop_nulls()
     ).with_columns(conventions=pl.col("parts").list.join("; "))
-    said = {
+    remarks = {
         f"peak of {dtype}": Message("peak of {dtype}", dtype=dtype)
-        for dtype in found["dtype"].fill_null("bf16").unique()
+        for dtype in steps["dtype"].fill_null("bf16").unique()
     }
     conventions = {
-        text: tuple(said.get(part, part) for part in parts)
-        for text, parts in found.select("conventions", "parts").iter_rows()
+        text: tuple(remarks.get(part, part) for part in parts)
+        for text, parts in steps.select("conventions", "parts").iter_rows()
     }
-    rows = found.select(
+    rows = steps.select(
         *column_names("mfu"), "dtype", "frequency_ratio", "world_size", "hardware_flops"
     )
-    return Figures(rows, counted, notes + told, sources, conventions)
+    return Figures(rows, counted, notes + reason, sources, conventions)
 
 
 def _sum_by_family(counted: pl.DataFrame) -> pl.DataFrame:
@@ -183,10 +183,10 @@ def _sum_by_family(counted: pl.DataFrame) -> pl.DataFrame:
     def of(family: str, column: str) -> pl.Expr:
         """Sum of a family; NULL where none of its kernels is known, 0 where it has none."""
         mine = pl.col("family") == family
-        known = (pl.col(column) * pl.col("count")).filter(mine)
-        nothing_known = mine.any() & known.is_null().all()
+        flops_of = (pl.col(column) * pl.col("count")).filter(mine)
+        nothing_known = mine.any() & flops_of.is_null().all()
         every_type_known = (pl.col("family") != "unknown").fill_null(True).any()
-        return pl.when(~nothing_known & every_type_known).then(known.sum())
+        return pl.when(~nothing_known & every_type_known).then(flops_of.sum())
 
     causal_unknown = (pl.col("full_flops").is_not_null() & pl.col("causal_flops").is_null()).any()
     flops = pl.col("full_flops") * pl.col("count")
@@ -226,29 +226,29 @@ def _sum_by_family(counted: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _with_clocks(con: duckdb.DuckDBPyConnection, found: pl.DataFrame) -> pl.DataFrame:
+def _with_clocks(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame) -> pl.DataFrame:
     """measured_mhz of the frequency counter where kernels have no cycles."""
-    known = found.with_columns(pl.col("measured_mhz").fill_nan(None))
-    if known["measured_mhz"].null_count() == 0:
-        return known
+    clocks = rows.with_columns(pl.col("measured_mhz").fill_nan(None))
+    if clocks["measured_mhz"].null_count() == 0:
+        return clocks
     open_views(con, ["rank_work"])
     counter = frame(con, "select run, capture, rank, step, frequency_mhz from rank_work")
     return (
-        known.join(counter, on=PLACE, how="left", nulls_equal=True)
+        clocks.join(counter, on=PLACE, how="left", nulls_equal=True)
         .with_columns(measured_mhz=pl.coalesce("measured_mhz", "frequency_mhz"))
         .drop("frequency_mhz")
     )
 
 
 def _with_peaks(
-    found: pl.DataFrame, known: Mapping[Place, Peak]
+    rows: pl.DataFrame, peaks: Mapping[Place, Peak]
 ) -> tuple[pl.DataFrame, dict[str, str]]:
     """Peak of the element type of most FLOPs, its source, and the measured clock over its own; and
     the sources as messages, by what they say."""
     nobody = Peak({}, {}, "unknown: the rank has no metadata; give --peak to `npuscope mfu`")
     values: list[tuple[float | None, str, float | None]] = []
-    for row in found.select("run", "capture", "rank", "dtype", "measured_mhz").iter_rows():
-        peak = known.get(row[:3], nobody)
+    for row in rows.select("run", "capture", "rank", "dtype", "measured_mhz").iter_rows():
+        peak = peaks.get(row[:3], nobody)
         # A given peak says nothing of the clock it holds for.
         own = None if peak.source_of(row[3]) == GIVEN else peak.mhz
         mhz = row[4]
@@ -258,26 +258,28 @@ def _with_peaks(
         "peak_flops_per_s": pl.Float64, "peak_source": pl.String, "frequency_ratio": pl.Float64,
     }  # fmt: skip
     sources = {str(source): source for _, source, _ in values}
-    return found.hstack(pl.DataFrame(values, schema=schema, orient="row")), sources
+    return rows.hstack(pl.DataFrame(values, schema=schema, orient="row")), sources
 
 
 def _with_model(
     con: duckdb.DuckDBPyConnection,
-    found: pl.DataFrame,
+    rows: pl.DataFrame,
     counted: pl.DataFrame,
     use: ModelUse | None,
 ) -> tuple[pl.DataFrame, list[str], tuple[str, ...]]:
     """With tokens, model_flops and hardware_flops of the job's step, notes, and the model's
     conventions. `counted`: kernels of all ranks."""
-    nothing = found.with_columns(
+    nothing = rows.with_columns(
         pl.lit(None, kind).alias(name) for name, kind in _OF_MODEL.items()
     )  # fmt: skip
     if use is None:
         return nothing, [], ()
     sequence = use.sequence_length or sequence_length_of(counted)
     if sequence is None:
-        told = "model FLOPs: kernel shapes do not show the sequence length; give --sequence-length"
-        return nothing, [told], ()
+        reason = (
+            "model FLOPs: kernel shapes do not show the sequence length; give --sequence-length"
+        )
+        return nothing, [reason], ()
     model = count(
         use.model, sequence_length=sequence, attention=use.attention,
         recompute=use.recompute or "none",
@@ -285,40 +287,40 @@ def _with_model(
     words = (use.model.name, *model.conventions)
     notes: list[str] = []
     if use.tokens_per_step is None:
-        told = "model MFU: tokens per step are unknown; give --tokens-per-step N or auto"
-        return nothing, [told], words
+        reason = "model MFU: tokens per step are unknown; give --tokens-per-step N or auto"
+        return nothing, [reason], words
     if use.tokens_per_step == "auto":
         tokens, notes = tokens_of_steps(con, use.model, counted)
-        found = found.join(tokens, on=STEP, how="left", nulls_equal=True)
+        rows = rows.join(tokens, on=STEP, how="left", nulls_equal=True)
     else:
-        found = found.with_columns(
+        rows = rows.with_columns(
             tokens_per_step=pl.lit(use.tokens_per_step, pl.Int64),
             tokens_basis=pl.lit(use.tokens_from, pl.String),
         )
         words += (f"{use.tokens_per_step} tokens per step",)
-    if found["world_size"].is_null().any():
+    if rows["world_size"].is_null().any():
         notes.append("model MFU: the job's number of ranks was not recorded")
     if use.recompute is None:
         notes.append("HFU: recomputation is unknown; give --recompute none|selective|full")
     hardware = None if use.recompute is None else float(model.hardware_flops)
-    found = found.with_columns(
+    rows = rows.with_columns(
         model_flops=pl.col("tokens_per_step") * float(model.train_flops),
         hardware_flops=pl.col("tokens_per_step") * pl.lit(hardware, pl.Float64),
     )
-    notes += _model_notes(_with_ratios(found))
+    notes += _model_notes(_with_ratios(rows))
     refused, refusals = refused_steps(
-        con, model, _executed_flops(counted, use.attention), found,
+        con, model, _executed_flops(counted, use.attention), rows,
         is_counted=use.tokens_per_step == "auto",
     )  # fmt: skip
-    found = (
-        found.join(refused, on=STEP, how="left", nulls_equal=True)
+    rows = (
+        rows.join(refused, on=STEP, how="left", nulls_equal=True)
         .with_columns(
             pl.when(~pl.col("is_refused").fill_null(False)).then("model_flops"),
             pl.when(~pl.col("is_hardware_refused").fill_null(False)).then("hardware_flops"),
         )
         .drop("is_refused", "is_hardware_refused")
     )
-    return found, [*notes, *refusals], words
+    return rows, [*notes, *refusals], words
 
 
 _OF_MODEL = {
@@ -341,7 +343,7 @@ def _executed_flops(counted: pl.DataFrame, attention: Attention) -> pl.DataFrame
     )  # fmt: skip
 
 
-def _with_ratios(found: pl.DataFrame) -> pl.DataFrame:
+def _with_ratios(rows: pl.DataFrame) -> pl.DataFrame:
     possible = pl.col("step_ns") * 1e-9 * pl.col("peak_flops_per_s")
     of_job = possible * pl.col("world_size")
 
@@ -351,7 +353,7 @@ def _with_ratios(found: pl.DataFrame) -> pl.DataFrame:
             pl.sum_horizontal(pl.col(part).fill_null(0) for part in parts) / possible
         )
 
-    return found.with_columns(
+    return rows.with_columns(
         kernel_mfu_causal_ratio=pl.when(~pl.col("causal_unknown")).then(
             executed("attention_flops_causal")
         ),
@@ -367,11 +369,11 @@ _ONE_TYPE = 0.99  # of the FLOPs, and a step counts as one of one element type
 
 
 def _kernel_notes(
-    found: pl.DataFrame, counted: pl.DataFrame, sources: Mapping[str, str]
+    rows: pl.DataFrame, counted: pl.DataFrame, sources: Mapping[str, str]
 ) -> list[str]:
     """What of the kernels' FLOPs and of the peak is unknown, and what to do.
 
-    `found`: a row per rank and step, with its peak; `counted`: its kernels.
+    `rows`: a row per rank and step, with its peak; `counted`: its kernels.
     """
     notes: list[str] = []
     missing = unresolved_kernels(counted)
@@ -393,7 +395,7 @@ def _kernel_notes(
         )
     if not missing.is_empty() and missing["type"].is_null().any():
         notes.append("collect with profiler level Level1 to have types and shapes")
-    if found["causal_unknown"].any():
+    if rows["causal_unknown"].any():
         notes.append(
             "causal attention: the numbers of keys and queries differ, and shapes do not show the"
             " mask"
@@ -407,14 +409,14 @@ def _kernel_notes(
                 kinds=kinds,
             )
         )
-    without = found.filter(pl.col("peak_flops_per_s").is_null())["peak_source"]
+    without = rows.filter(pl.col("peak_flops_per_s").is_null())["peak_source"]
     notes += [
         Message("peak: {source}", source=sources[source]) for source in without.unique().sort()
     ]
-    if found["has_flops"].is_null().any():
+    if rows["has_flops"].is_null().any():
         notes.append("steps without kernels of their own have no kernel FLOPs")
-    notes += _above_peak(found, counted)
-    mixed = found.filter(pl.col("dtype_share") < _ONE_TYPE)
+    notes += _above_peak(rows, counted)
+    mixed = rows.filter(pl.col("dtype_share") < _ONE_TYPE)
     if not mixed.is_empty():
         notes.append(
             "kernels of several data types are compared with the peak of the type with the most"
@@ -423,15 +425,15 @@ def _kernel_notes(
     return notes
 
 
-def _above_peak(found: pl.DataFrame, counted: pl.DataFrame) -> list[str]:
+def _above_peak(rows: pl.DataFrame, counted: pl.DataFrame) -> list[str]:
     """What cannot be: kernels that all together, while they run, do more than the chip can."""
-    known = counted.filter(pl.col("causal_flops").is_not_null() & ~pl.col("is_rounded"))
-    own = found.select(*PLACE, "dtype", "peak_flops_per_s").drop_nulls("peak_flops_per_s")
+    exact = counted.filter(pl.col("causal_flops").is_not_null() & ~pl.col("is_rounded"))
+    own = rows.select(*PLACE, "dtype", "peak_flops_per_s").drop_nulls("peak_flops_per_s")
     share = (pl.col("causal_flops").cast(pl.Float64) * pl.col("count")).sum() * 1e9 / (
         pl.col("total_ns").sum() * pl.col("peak_flops_per_s").first()
     )  # fmt: skip
     most = (
-        known.join(own, on=[*PLACE, "dtype"], nulls_equal=True)
+        exact.join(own, on=[*PLACE, "dtype"], nulls_equal=True)
         .group_by(PLACE)
         .agg(share.alias("share"))
         .select(pl.col("share").filter(pl.col("share").is_finite()).max())
@@ -439,15 +441,15 @@ def _above_peak(found: pl.DataFrame, counted: pl.DataFrame) -> list[str]:
     )
     if most is None or most <= 1:
         return []
-    told = (
+    sentence = (
         "kernels reach {share} of the peak, which cannot be: check --peak of `npuscope mfu`, or the"
         " chip it is of"
     )
-    return [Message(told, share=percent(most))]
+    return [Message(sentence, share=percent(most))]
 
 
-def _model_notes(found: pl.DataFrame) -> list[str]:
+def _model_notes(rows: pl.DataFrame) -> list[str]:
     """What cannot be: a model that needs more than the chips can do."""
-    if found.filter(pl.col("model_mfu_ratio") > 1).is_empty():
+    if rows.filter(pl.col("model_mfu_ratio") > 1).is_empty():
         return []
     return ["model MFU would exceed 1: check model, tokens per step, number of ranks and peak"]

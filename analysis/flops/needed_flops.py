@@ -63,13 +63,13 @@ def refused_steps(
         (pl.col("unresolved_kernel_ns") > 0).any().alias("is_partial"),
     )
     rows: list[tuple[object, ...]] = []
-    told: dict[str, list[str]] = {}
-    known = (
+    reasons: dict[str, list[str]] = {}
+    steps_with_tokens = (
         tokens.select(*_STEP, "tokens_per_step", "world_size")
         .drop_nulls(["tokens_per_step", "world_size"])
         .unique()
     )
-    for row in known.join(done, on=_STEP, nulls_equal=True).sort(_STEP).to_dicts():
+    for row in steps_with_tokens.join(done, on=_STEP, nulls_equal=True).sort(_STEP).to_dicts():
         pipeline = stages.get((row["run"], row["capture"]))
         need = _need_of(model, row["ranks"], row["world_size"], pipeline)
         if need is None:
@@ -83,14 +83,14 @@ def refused_steps(
         if not row["is_partial"]:
             rows.append((row["run"], row["capture"], row["step"], is_refused, is_hardware_refused))
         what, flops = (Message("model FLOPs"), train) if is_refused else ("HFU", hardware)
-        told.setdefault(what, []).append(
+        reasons.setdefault(what, []).append(
             _sentence(what, model.model.name, row, flops, None if row["is_partial"] else factor)
         )
     notes = [
         first
         if not more
         else Message("{note} (the same in {count} more steps)", note=first, count=len(more))
-        for first, *more in told.values()
+        for first, *more in reasons.values()
     ]
     return pl.DataFrame(rows, _REFUSED, orient="row"), notes
 

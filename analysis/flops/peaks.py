@@ -105,13 +105,13 @@ def peak_of(
     core_count: int | None,
     frequency_mhz: float | None,
     measured: MeasuredChip,
-    given: Mapping[str, float] | None = None,
+    peaks_given: Mapping[str, float] | None = None,
 ) -> Peak:
-    """Peaks from what is known of a chip; `given` (from `parse_peaks`) comes before all.
+    """Peaks from what is known of a chip; `peaks_given` (from `parse_peaks`) comes before all.
 
     core_count and frequency_mhz are metadata. The clock is never below the measured one.
     """
-    overrides = dict(given or {})
+    overrides = dict(peaks_given or {})
     chip = named_chip(chip_name)
     cores, of_cores = _first(
         (core_count, "metadata"),
@@ -131,11 +131,11 @@ def peak_of(
         unknown = _misfit(chip_name, measured.blocks, mhz)
         if not unknown:
             cores, of_cores = measured.blocks, "inferred from block counts"
-    known: dict[str, float] = {}
+    by_type: dict[str, float] = {}
     sources: dict[str, str] = {}
     if cores is not None and mhz is not None:
         for dtype, per in PER_CYCLE.items():
-            known[dtype] = cores * mhz * 1e6 * per
+            by_type[dtype] = cores * mhz * 1e6 * per
             sources[dtype] = Message(
                 "{cores} cores ({of_cores}) x {mhz} MHz ({of_mhz}) x {per}",
                 cores=f"{cores:g}",
@@ -145,15 +145,15 @@ def peak_of(
                 per=per,
             )
     if chip is not None and chip.fp32_flops_per_s is not None:
-        known["fp32"], sources["fp32"] = (
+        by_type["fp32"], sources["fp32"] = (
             chip.fp32_flops_per_s,
             Message("table, {chip}", chip=chip_name),
         )
     hbm = overrides.pop("hbm", chip.hbm_bytes_per_s if chip else None)
-    known |= overrides
+    by_type |= overrides
     sources |= dict.fromkeys(overrides, GIVEN)
     whole_cores = int(cores) if cores is not None else None
-    return Peak(known, sources, unknown, mhz, whole_cores, hbm)
+    return Peak(by_type, sources, unknown, mhz, whole_cores, hbm)
 
 
 def _first(*candidates: tuple[float | None, str]) -> tuple[float | None, str]:
@@ -216,7 +216,7 @@ def parse_peaks(text: str) -> dict[str, float]:
 
     Raises UsageError.
     """
-    found: dict[str, float] = {}
+    peaks_of: dict[str, float] = {}
     for part in text.split(","):
         name, equals, figure = part.strip().rpartition("=")
         match = _FIGURE.fullmatch(figure.strip())
@@ -227,5 +227,5 @@ def parse_peaks(text: str) -> dict[str, float]:
                 f"--peak {text}: give FLOP/s as 294.9T, or by type as bf16=294.9T,fp32=83T"
                 f" ({', '.join(DTYPES)}; hbm=1.6T for bytes/s of memory)"
             )
-        found |= dict.fromkeys(names, value)
-    return found
+        peaks_of |= dict.fromkeys(names, value)
+    return peaks_of

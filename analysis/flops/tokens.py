@@ -88,12 +88,12 @@ def tokens_of_steps(
     reasons: list[str] = []
     for (run, capture, step), ranks in _counts(con, counted).items():
         try:
-            found = _tokens(model, _sizes(sizes[run, capture]), ranks)
+            token_count = _tokens(model, _sizes(sizes[run, capture]), ranks)
         except _Unknown as why:
-            told = "tokens per step: {why}; give --tokens-per-step N"
-            reasons.append(Message(told, why=why.args[0]))
+            sentence = "tokens per step: {why}; give --tokens-per-step N"
+            reasons.append(Message(sentence, why=why.args[0]))
         else:
-            rows.append((run, capture, step, *found))
+            rows.append((run, capture, step, *token_count))
     notes: list[str] = [
         Message("tokens per step: {tokens}, {basis}", tokens=tokens, basis=basis)
         for *_, tokens, basis in rows
@@ -125,14 +125,14 @@ def _counts(
         .join(frame(con, _STAGES), on=("run", "capture", "rank"), how="left")
         .sort(*STEP, "rank", nulls_last=True)
     )
-    found: dict[tuple[str, str, int | None], list[_Counts]] = {}
+    by_step: dict[tuple[str, str, int | None], list[_Counts]] = {}
     for row in summed.to_dicts():
         # Where gradients do not tell heads from sequences, the forward pass does.
-        told = row["forward_sizes"] if row["sizes"] == [None] else row["sizes"]
-        sizes = frozenset(told or [None]) if row["gradients"] else frozenset()
+        row_sizes = row["forward_sizes"] if row["sizes"] == [None] else row["sizes"]
+        sizes = frozenset(row_sizes or [None]) if row["gradients"] else frozenset()
         counts = _Counts(row["stage"], row["gradients"], row["forwards"], sizes)
-        found.setdefault((row["run"], row["capture"], row["step"]), []).append(counts)
-    return found
+        by_step.setdefault((row["run"], row["capture"], row["step"]), []).append(counts)
+    return by_step
 
 
 def pipeline_stages(con: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], int | None]:
@@ -141,13 +141,13 @@ def pipeline_stages(con: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], int
     return {(row["run"], row["capture"]): _told_sizes(row)["pp"] for row in rows}
 
 
-def _told_sizes(told: dict[str, Any]) -> dict[str, int | None]:
+def _told_sizes(row: dict[str, Any]) -> dict[str, int | None]:
     """Parallel sizes as far as they are told, or follow from the number of ranks."""
-    sizes: dict[str, int | None] = {kind: told[kind] for kind in ("tp", "pp", "cp", "dp")}
-    if sizes["dp"] is None and told["dp_cp"] and sizes["cp"]:
-        sizes["dp"] = told["dp_cp"] // sizes["cp"]
+    sizes: dict[str, int | None] = {kind: row[kind] for kind in ("tp", "pp", "cp", "dp")}
+    if sizes["dp"] is None and row["dp_cp"] and sizes["cp"]:
+        sizes["dp"] = row["dp_cp"] // sizes["cp"]
     missing = [kind for kind, size in sizes.items() if size is None]
-    product, world = prod(size or 1 for size in sizes.values()), told["world"]
+    product, world = prod(size or 1 for size in sizes.values()), row["world"]
     if product == world:
         sizes |= dict.fromkeys(missing, 1)
     elif missing == ["dp"] and world is not None and world % product == 0:
@@ -155,9 +155,9 @@ def _told_sizes(told: dict[str, Any]) -> dict[str, int | None]:
     return sizes
 
 
-def _sizes(told: dict[str, Any]) -> tuple[int, int]:
+def _sizes(row: dict[str, Any]) -> tuple[int, int]:
     """Pipeline stages and data-parallel ranks of a job. Raises _Unknown."""
-    sizes, world = _told_sizes(told), told["world"]
+    sizes, world = _told_sizes(row), row["world"]
     pp, dp, cp = sizes["pp"], sizes["dp"], sizes["cp"]
     if cp is not None and cp > 1:
         raise _Unknown(
@@ -194,11 +194,11 @@ def _tokens(model: Model, sizes: tuple[int, int], ranks: Sequence[_Counts]) -> t
         of_stage.setdefault(rank.stage if stages > 1 else 0, set()).add(rank.gradients)
     for stage, counts in of_stage.items():
         if len(counts) > 1:
-            told = "ranks ran {counts} gradients of attention"
+            sentence = "ranks ran {counts} gradients of attention"
             if stage is not None:
-                told = "ranks of pipeline stage {stage} ran {counts} gradients of attention"
-            listed = join(map(str, sorted(counts)), " and ")
-            raise _Unknown(Message(told, stage=stage, counts=listed))
+                sentence = "ranks of pipeline stage {stage} ran {counts} gradients of attention"
+            names = join(map(str, sorted(counts)), " and ")
+            raise _Unknown(Message(sentence, stage=stage, counts=names))
     micro_batches, words = _micro_batches(
         model, stages, {stage: min(counts) for stage, counts in of_stage.items()}
     )
@@ -255,7 +255,7 @@ def _micro_batches(model: Model, stages: int, gradients: dict[int | None, int]) 
     of_model: str = str(layers)
     if mtp:
         of_model = Message("{one} and {other}", one=of_model, other=mtp)
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for stage, count in gradients.items():
         own = layers // stages + (blocks if stage == stages - 1 else 0)
         held = Message("{count} layer" if own == 1 else "{count} layers", count=own)
@@ -264,20 +264,20 @@ def _micro_batches(model: Model, stages: int, gradients: dict[int | None, int]) 
         if count % own:
             uneven = "{words} are not those of equal micro-batches"
             raise _Unknown(Message(uneven, words=words))
-        found[count // own] = Message(
+        reasons[count // own] = Message(
             "{words} (the model's {layers} in {stages} equal stages)",
             words=words,
             layers=of_model,
             stages=stages,
         )
-    if len(found) > 1:
-        listed = join(map(str, sorted(found)), " and ")
+    if len(reasons) > 1:
+        names = join(map(str, sorted(reasons)), " and ")
         apart = "pipeline stages ran {counts} micro-batches, if layers are split evenly"
-        raise _Unknown(Message(apart, counts=listed))
-    return next(iter(found.items()))
+        raise _Unknown(Message(apart, counts=names))
+    return next(iter(reasons.items()))
 
 
 def sequence_length_of(counted: pl.DataFrame) -> int | None:
     """Length of the sequences attention works on; None where shapes tell none or several."""
-    found = counted["sequence_length"].drop_nulls().unique()
-    return int(found[0]) if len(found) == 1 else None
+    lengths = counted["sequence_length"].drop_nulls().unique()
+    return int(lengths[0]) if len(lengths) == 1 else None

@@ -23,13 +23,13 @@ def greedy(costs: Sequence[float] | Floats, ranks_count: int) -> Places:
     """The rank of each sequence, by their costs (at least 0)."""
     cost = np.asarray(costs, np.float64)
     dice = np.random.default_rng(0)
-    found = [_place_stages(cost, cost, ranks_count)]
+    assignments = [_place_stages(cost, cost, ranks_count)]
     if len(cost) <= _SHORT:  # where one sequence matters, other orders may end better
-        found += [
+        assignments += [
             _place_stages(cost, cost * dice.lognormal(0, _NOISE, len(cost)), ranks_count)
             for _ in range(_STARTS)
         ]
-    return min(found, key=lambda places: np.bincount(places, cost, ranks_count).max())
+    return min(assignments, key=lambda places: np.bincount(places, cost, ranks_count).max())
 
 
 def _place_stages(cost: Floats, ordered_by: Floats, ranks_count: int) -> Places:

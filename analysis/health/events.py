@@ -35,24 +35,24 @@ EVENT_COLUMNS = {
 def spikes(steps: pl.DataFrame, name: str) -> pl.DataFrame:
     """Spikes of a column: an event for each stretch of steps above the rule's limit, from its first
     step to the last one before it recovered; `value` is the highest."""
-    told = steps.filter(pl.col(name).is_finite() & pl.col("step").is_not_null())
+    rows = steps.filter(pl.col(name).is_finite() & pl.col("step").is_not_null())
     value = pl.col(name)
-    told = told.with_columns(_median_before(value).alias("usual"))
-    early = pl.Series(_early_deviations(told[name].head(2 * _FEWEST).to_numpy()), dtype=pl.Float64)
-    early = early.extend_constant(None, told.height - len(early))
+    rows = rows.with_columns(_median_before(value).alias("usual"))
+    early = pl.Series(_early_deviations(rows[name].head(2 * _FEWEST).to_numpy()), dtype=pl.Float64)
+    early = early.extend_constant(None, rows.height - len(early))
     deviation = pl.coalesce(_median_before((value - pl.col("usual")).abs()), early)
     spread = _ROBUST * deviation
     limit = pl.col("usual") + pl.max_horizontal(
         _SPIKE * spread, _SPIKE_SHARE * pl.col("usual").abs()
     )
-    told = told.with_columns((value > limit).fill_null(value=False).alias("is_high"))
-    runs = told.with_columns(pl.col("is_high").rle_id().alias("run")).filter("is_high")
-    found = runs.group_by("run", maintain_order=True).agg(
+    rows = rows.with_columns((value > limit).fill_null(value=False).alias("is_high"))
+    runs = rows.with_columns(pl.col("is_high").rle_id().alias("run")).filter("is_high")
+    by_run = runs.group_by("run", maintain_order=True).agg(
         pl.col("step").first(), pl.col("step").last().alias("end_step"),
         pl.len().alias("lines"), _ITERATIONS.alias("count"), value.max().alias("value"),
         pl.col("usual").first(),
     )  # fmt: skip
-    return _events(found.filter(pl.col("lines") <= _LONGEST), "spike", name)
+    return _events(by_run.filter(pl.col("lines") <= _LONGEST), "spike", name)
 
 
 def may_spike(steps: pl.DataFrame, name: str) -> pl.Series:
@@ -69,8 +69,8 @@ def _early_deviations(values: Floats) -> list[float | None]:
     """The median absolute deviation of the values before each: of the first ones, whose forerunners
     have no median to deviate from. None where they are too few."""
     before = (values[:at] for at in range(_FEWEST, len(values)))
-    found = [float(np.median(np.abs(one - np.median(one)))) for one in before]
-    return [*[None] * min(_FEWEST, len(values)), *found]
+    deviations = [float(np.median(np.abs(one - np.median(one)))) for one in before]
+    return [*[None] * min(_FEWEST, len(values)), *deviations]
 
 
 def not_finite(steps: pl.DataFrame) -> pl.DataFrame:
@@ -94,34 +94,35 @@ def periodic_costs(steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
     """Costs that come again every so many steps (checkpoints, garbage collection, evaluation), and
     which steps have one: `count` of them, `cost_ns` of each over the usual step, on average. A line
     for ten steps tells a tenth of it."""
-    told = steps.filter(pl.col("step").is_not_null() & pl.col("step_ns").is_not_null())
+    step_rows = steps.filter(pl.col("step").is_not_null() & pl.col("step_ns").is_not_null())
     usual = pl.col("step_ns").rolling_median(_AROUND, center=True, min_samples=1)
     excess = pl.col("step_ns") - usual
-    told = told.with_columns(usual.alias("usual"), excess.alias("excess"))
-    if told.is_empty():
-        return pl.DataFrame(schema=EVENT_COLUMNS), told["step"]
-    numbers, over_ns = told["step"].to_numpy(), told["excess"].to_numpy()
+    step_rows = step_rows.with_columns(usual.alias("usual"), excess.alias("excess"))
+    if step_rows.is_empty():
+        return pl.DataFrame(schema=EVENT_COLUMNS), step_rows["step"]
+    numbers, over_ns = step_rows["step"].to_numpy(), step_rows["excess"].to_numpy()
     limit_ns = np.maximum(
-        _COST * _ROBUST * float(np.median(np.abs(over_ns))), _COST_SHARE * told["usual"].to_numpy()
+        _COST * _ROBUST * float(np.median(np.abs(over_ns))),
+        _COST_SHARE * step_rows["usual"].to_numpy(),
     )
-    left_ns, stands_for = over_ns.copy(), told["iterations"].to_numpy()
+    left_ns, stands_for = over_ns.copy(), step_rows["iterations"].to_numpy()
     regular = np.zeros(len(numbers), np.bool_)
     rows: list[dict[str, float]] = []
     while len(rows) < _MOST_PERIODS:
         hit = _most_regular(numbers, left_ns > limit_ns)
         if hit is None:
             break
-        period, chosen = hit
-        cost_ns = float(np.median(left_ns[chosen] * stands_for[chosen]))
-        left_ns[chosen] -= cost_ns / stands_for[chosen]  # a step may have several of them
-        regular |= chosen
-        usual_ns = float(np.median(told["usual"].to_numpy()[chosen]))
+        period, places = hit
+        cost_ns = float(np.median(left_ns[places] * stands_for[places]))
+        left_ns[places] -= cost_ns / stands_for[places]  # a step may have several of them
+        regular |= places
+        usual_ns = float(np.median(step_rows["usual"].to_numpy()[places]))
         rows.append({
-            "step": int(numbers[chosen][0]), "end_step": int(numbers[chosen][-1]),
-            "count": int(chosen.sum()), "value": usual_ns + cost_ns, "usual": usual_ns,
+            "step": int(numbers[places][0]), "end_step": int(numbers[places][-1]),
+            "count": int(places.sum()), "value": usual_ns + cost_ns, "usual": usual_ns,
             "period_steps": period, "cost_ns": round(cost_ns),
         })  # fmt: skip
-    return _events(pl.DataFrame(rows), "periodic", "step_ns"), told["step"].filter(regular)
+    return _events(pl.DataFrame(rows), "periodic", "step_ns"), step_rows["step"].filter(regular)
 
 
 def _most_regular(
@@ -142,8 +143,8 @@ def _most_regular(
         if count < _FEWEST_HITS or (best is not None and count <= best[0]):
             continue
         is_of_phase = numbers % period == phase
-        chosen = is_of_phase & is_high
-        first, last = numbers[chosen][[0, -1]]
+        is_hit = is_of_phase & is_high
+        first, last = numbers[is_hit][[0, -1]]
         is_within = (numbers >= first) & (numbers <= last)
         possible = int((is_of_phase & is_within).sum())
         # In a slow stretch every period is hit: as likely as the steps between are high.
@@ -152,7 +153,7 @@ def _most_regular(
         # Any two make a period: chance are the others on it.
         by_chance = float(bdtrc(count - 3, possible - 2, likely)) * pairs
         if count >= _HIT_SHARE * possible and by_chance < _CHANCE:
-            best = (count, period, chosen)
+            best = (count, period, is_hit)
     return None if best is None else best[1:]
 
 
@@ -160,12 +161,12 @@ def restarts(lines: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Where the log goes back to an earlier step: from the step it began again with to the last
     that was lost; `count` steps were done twice, `cost_ns` is what they took at first. `steps`:
     each once, with the iterations that its lines stand for."""
-    told = lines.filter(pl.col("step").is_not_null())
+    step_rows = lines.filter(pl.col("step").is_not_null())
     # Of ranks that log the same step one after the other, one line tells.
-    told = told.filter(pl.col("step").ne_missing(pl.col("step").shift()))
-    step = told["step"]
+    step_rows = step_rows.filter(pl.col("step").ne_missing(pl.col("step").shift()))
+    step = step_rows["step"]
     rows: list[dict[str, int]] = []
-    elapsed = told["elapsed_s"].fill_null(0.0).to_numpy()
+    elapsed = step_rows["elapsed_s"].fill_null(0.0).to_numpy()
     numbers, once = step.to_numpy(), steps["step"].drop_nulls().to_numpy()
     places = np.searchsorted(once, numbers)
     stands_for = steps["iterations"].to_numpy()[places]
@@ -187,13 +188,13 @@ def restarts(lines: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     return _events(pl.DataFrame(rows), "restart", "step")
 
 
-def _events(found: pl.DataFrame, kind: str, name: str) -> pl.DataFrame:
+def _events(event_rows: pl.DataFrame, kind: str, name: str) -> pl.DataFrame:
     """Rows in the columns of events."""
-    if found.is_empty():
+    if event_rows.is_empty():
         return pl.DataFrame(schema=EVENT_COLUMNS)
-    told = found.with_columns(pl.lit(kind).alias("kind"), pl.lit(name).alias("metric"))
-    return told.select(
-        (pl.col(column) if column in told.columns else pl.lit(None)).cast(dtype).alias(column)
+    rows = event_rows.with_columns(pl.lit(kind).alias("kind"), pl.lit(name).alias("metric"))
+    return rows.select(
+        (pl.col(column) if column in rows.columns else pl.lit(None)).cast(dtype).alias(column)
         for column, dtype in EVENT_COLUMNS.items()
     )
 
@@ -201,14 +202,14 @@ def _events(found: pl.DataFrame, kind: str, name: str) -> pl.DataFrame:
 def level_changes(steps: pl.DataFrame) -> pl.DataFrame:
     """Where the length of steps changes its level for good (`compare.change_points`): `usual`
     before, `value` after, `low` and `high` of the difference."""
-    told = steps.filter(pl.col("step_ns").is_finite() & pl.col("step").is_not_null())
-    step, stands_for = told["step"], told["iterations"].to_numpy()
+    step_rows = steps.filter(pl.col("step_ns").is_finite() & pl.col("step").is_not_null())
+    step, stands_for = step_rows["step"], step_rows["iterations"].to_numpy()
     rows = [
         {
             "step": step[one.at], "end_step": step[one.at + one.count_after - 1],
             "count": round(float(stands_for[one.at :][: one.count_after].sum())),
             "value": one.after, "usual": one.before, "low": one.low, "high": one.high,
         }
-        for one in change_points(told["step_ns"].cast(pl.Float64).to_numpy())
+        for one in change_points(step_rows["step_ns"].cast(pl.Float64).to_numpy())
     ]  # fmt: skip
     return _events(pl.DataFrame(rows), "change", "step_ns")

@@ -71,14 +71,14 @@ def health(lines: pl.DataFrame, facts: LogFacts) -> Health:
     )
     periodic, regular = events.periodic_costs(weighed)
     usual = weighed.filter(~pl.col("step").is_in(regular.implode()))
-    found = pl.concat([
+    events_here = pl.concat([
         *(events.spikes(weighed, name) for name in _SPIKED),
         events.level_changes(usual),
         periodic,
         events.restarts(lines, weighed),
         events.not_finite(weighed),
     ]).sort("step", "kind", "metric", maintain_order=True)  # fmt: skip
-    return Health(steps, found, health_heads(lines), _summary(lines, weighed, found))
+    return Health(steps, events_here, health_heads(lines), _summary(lines, weighed, events_here))
 
 
 # metric: health_summary
@@ -116,9 +116,9 @@ def health(lines: pl.DataFrame, facts: LogFacts) -> Health:
 #   loss_spikes_count                bigint  spikes of the loss; NULL likewise
 #   grad_norm_spikes_per_1000_steps  double  of the steps that could have been one
 #   loss_spikes_per_1000_steps       double  of the steps that could have been one
-def summary_row(found: Health) -> pl.DataFrame:
+def summary_row(health: Health) -> pl.DataFrame:
     """The row of the metric."""
-    return pl.DataFrame([found.summary])
+    return pl.DataFrame([health.summary])
 
 
 _KINDS = {
@@ -128,30 +128,31 @@ _KINDS = {
 }  # fmt: skip
 
 
-def verdict_told(found: Health) -> str:
+def verdict_told(health: Health) -> str:
     """What went wrong how often, and the goodput where it is known."""
-    steps, goodput = found.summary["steps_count"], found.summary["goodput_ratio"]
-    if steps and not found.steps["step"].count():
+    steps, goodput = health.summary["steps_count"], health.summary["goodput_ratio"]
+    if steps and not health.steps["step"].count():
         return Message("The log does not number its steps: spikes and changes are unknown.")
-    counts = dict(found.events["kind"].value_counts().iter_rows())
+    counts = dict(health.events["kind"].value_counts().iter_rows())
     events = join(
         Message("{what}: {count}", what=words, count=f"{counts[kind]:,}")
         for kind, words in _KINDS.items()
         if kind in counts
     )
-    told = (
+    sentence = (
         Message("In {steps} steps: {events}.", steps=f"{steps:,}", events=events)
         if events
         else Message("Nothing went wrong in {steps} steps that the rules know.", steps=f"{steps:,}")
     )
-    said = [told]
+    sentences = [sentence]
+    by_step = health.steps
     short = [name for name in _SPIKED
-             if found.steps[name].count() and not _count_candidates(found.steps, name)]  # fmt: skip
+             if by_step[name].count() and not _count_candidates(by_step, name)]  # fmt: skip
     if short:
-        said.append(Message("Steps are too few to tell spikes of {names}.", names=join(short)))
+        sentences.append(Message("Steps are too few to tell spikes of {names}.", names=join(short)))
     if goodput is not None:
-        said.append(Message("Goodput is {share}.", share=percent(goodput)))
-    return join(said, " ")
+        sentences.append(Message("Goodput is {share}.", share=percent(goodput)))
+    return join(sentences, " ")
 
 
 def _sum_told(values: pl.Series) -> int | None:
@@ -160,14 +161,14 @@ def _sum_told(values: pl.Series) -> int | None:
 
 
 def _summary(
-    lines: pl.DataFrame, steps: pl.DataFrame, found: pl.DataFrame
+    lines: pl.DataFrame, steps: pl.DataFrame, events: pl.DataFrame
 ) -> dict[str, float | int | None]:
     weights = steps["iterations"].to_numpy()
     useful_s = float(steps["step_ns"].fill_null(0).to_numpy() @ weights) / _NS
     wall_s = _wall_s(lines, float(weights[0]))
     if wall_s is not None and useful_s > _OVER * wall_s:  # these times are not of these steps
         wall_s = None
-    spikes = found.filter(pl.col("kind") == "spike")["metric"].value_counts(sort=True)
+    spikes = events.filter(pl.col("kind") == "spike")["metric"].value_counts(sort=True)
     counts = dict(spikes.iter_rows())
     judged = {name: _count_candidates(steps, name) for name in _SPIKED}
     return {
@@ -178,12 +179,12 @@ def _summary(
         "not_finite_count": _sum_told(steps["lost_count"]),
         "skipped_count": _sum_told(steps["skipped_count"]),
         **{
-            f"{name}_spikes_count": counts.get(name, 0) if told else None
-            for name, told in judged.items()
+            f"{name}_spikes_count": counts.get(name, 0) if count else None
+            for name, count in judged.items()
         },
         **{
-            f"{name}_spikes_per_1000_steps": 1000 * counts.get(name, 0) / told if told else None
-            for name, told in judged.items()
+            f"{name}_spikes_per_1000_steps": 1000 * counts.get(name, 0) / count if count else None
+            for name, count in judged.items()
         },
     }
 
@@ -196,7 +197,7 @@ def _wall_s(lines: pl.DataFrame, first_count: float) -> float | None:
     if lines["elapsed_s"].null_count() or None in (*times.head(1), *times.tail(1)):
         return None
     own_s = pl.Series("own_s", lines["elapsed_s"].to_numpy() * iterations(lines["step"]))
-    told = pl.DataFrame([lines["step"], times, own_s]).drop_nulls("at_s")
+    rows = pl.DataFrame([lines["step"], times, own_s]).drop_nulls("at_s")
     passed_s = pl.col("at_s").diff()
     is_next = pl.col("step").diff() > 0
     near_s = (_PRINTED_S + _VARIED * pl.col("own_s")).clip(upper_bound=_MOST_OFF_S)
@@ -205,9 +206,9 @@ def _wall_s(lines: pl.DataFrame, first_count: float) -> float | None:
         .then((passed_s - pl.col("own_s")).sign() * _HOUR_S)
         .otherwise(0.0)
     )
-    shown = told.select(pl.col("at_s") - set_by.fill_null(0.0).cum_sum())["at_s"].to_numpy()
-    span_s = float(np.ptp(shown)) if len(shown) else 0.0
-    if not span_s or np.diff(shown).min() < -_BACK_S:
+    clock_s = rows.select(pl.col("at_s") - set_by.fill_null(0.0).cum_sum())["at_s"].to_numpy()
+    span_s = float(np.ptp(clock_s)) if len(clock_s) else 0.0
+    if not span_s or np.diff(clock_s).min() < -_BACK_S:
         return None
     return span_s + float(lines["elapsed_s"][0]) * first_count
 
@@ -225,29 +226,29 @@ def spike_change(ours: Health, theirs: Health, name: str) -> dict[str, float | s
     (Clopper and Pearson's, of ours among all spikes). No verdict where it holds 0.
     """
     counts = [int(one.summary[f"{name}_spikes_count"] or 0) for one in (ours, theirs)]
-    told = [_count_candidates(one.steps, name) for one in (ours, theirs)]
-    found: dict[str, float | str | None] = {
+    candidates = [_count_candidates(one.steps, name) for one in (ours, theirs)]
+    entry: dict[str, float | str | None] = {
         "metric": name,
         "change": None,
         "low": None,
         "high": None,
     }
-    if not all(told) or not sum(counts):
-        return found | {"text": Message("{name}: no spikes to compare", name=name)}
+    if not all(candidates) or not sum(counts):
+        return entry | {"text": Message("{name}: no spikes to compare", name=name)}
     tail = (1 - _CONFIDENCE) / 2
     k, n = counts[0], sum(counts)
     least = float(betaincinv(k, n - k + 1, tail)) if k else 0.0
     most = float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
-    per_step = told[1] / told[0]
+    per_step = candidates[1] / candidates[0]
     low = least / (1 - least) * per_step - 1
     high = most / (1 - most) * per_step - 1 if most < 1 else None
     change = counts[0] / counts[1] * per_step - 1 if counts[1] else None
-    found |= {"change": change, "low": low, "high": high}
+    entry |= {"change": change, "low": low, "high": high}
     if low < 0 and (high is None or high > 0):
         text = Message(
             "{name}: {ours} spikes in {steps} steps against {theirs} in {others}: not enough to"
             " tell whether there are more or fewer",
-            name=name, ours=counts[0], steps=told[0], theirs=counts[1], others=told[1],
+            name=name, ours=counts[0], steps=candidates[0], theirs=counts[1], others=candidates[1],
         )  # fmt: skip
     elif change is None or high is None:
         text = Message(
@@ -264,4 +265,4 @@ def spike_change(ours: Health, theirs: Health, name: str) -> dict[str, float | s
             "{name}: {change} fewer spikes per step than in the other log (95 %: {low} to {high})",
             name=name, change=percent(-change), low=percent(-high), high=percent(-low),
         )  # fmt: skip
-    return found | {"text": text}
+    return entry | {"text": text}

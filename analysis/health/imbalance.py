@@ -52,9 +52,9 @@ def fitted_cost(lengths: pl.DataFrame, times: pl.DataFrame) -> SequenceCost:
     sums = lengths.group_by("step", "rank").agg(
         length.sum().alias("tokens"), (length**2).sum().alias("pairs")
     )
-    told = sums.join(times, on=["step", "rank"]).drop_nulls().sort("step", "rank")
-    matrix = told.select(pl.lit(1.0), "tokens", "pairs").to_numpy()
-    measured = told["computing_ns"].cast(pl.Float64).to_numpy()
+    rows = sums.join(times, on=["step", "rank"]).drop_nulls().sort("step", "rank")
+    matrix = rows.select(pl.lit(1.0), "tokens", "pairs").to_numpy()
+    measured = rows["computing_ns"].cast(pl.Float64).to_numpy()
     if len(measured) < _FEWEST or np.ptp(matrix[:, 1]) == np.ptp(matrix[:, 2]) == 0:
         raise CannotAnswer(
             Message(
@@ -118,8 +118,8 @@ def sequence_balance(
             cost.fixed_ns + most, most - mean, (most - mean) / (cost.fixed_ns + most),
             cost.fixed_ns + arranged, most - arranged, (most - arranged) / (cost.fixed_ns + most),
         ))  # fmt: skip
-    found = pl.DataFrame(rows, schema=list(_ROWS), orient="row")
-    return found.with_columns(
+    frame = pl.DataFrame(rows, schema=list(_ROWS), orient="row")
+    return frame.with_columns(
         (pl.col(name).round().cast(kind) if name.endswith("_ns") else pl.col(name).cast(kind))
         for name, kind in _ROWS.items()
     ).sort("step")

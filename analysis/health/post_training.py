@@ -55,10 +55,10 @@ class Cards:
 def cards_of(steps: pl.DataFrame) -> int | None:
     """As many as the job's tokens per second are of one card's; None where the log tells not."""
     ratio = (steps["tokens_per_second"] / steps["tokens_per_second_per_card"]).drop_nulls()
-    found = ratio.median()
-    if not isinstance(found, float) or round(found) < 1:
+    cards = ratio.median()
+    if not isinstance(cards, float) or round(cards) < 1:
         return None
-    return round(found) if abs(found / round(found) - 1) < _NEAR else None
+    return round(cards) if abs(cards / round(cards) - 1) < _NEAR else None
 
 
 # metric: health_phases
@@ -83,13 +83,13 @@ def cards_of(steps: pl.DataFrame) -> int | None:
 #   idle_share    double   of cards x step
 def health_phases(steps: pl.DataFrame, cards: Cards | None = None) -> pl.DataFrame:
     """The rows of the metric; none where the log has no phases."""
-    told = steps.drop_nulls(["other_ns", "step_ns"])
+    step_rows = steps.drop_nulls(["other_ns", "step_ns"])
     cards = cards or Cards(1)
-    if told.is_empty():
+    if step_rows.is_empty():
         return pl.DataFrame(schema=_PHASES)
-    step_ns = _mean_ns(told, "step_ns")
-    tail_ns = _mean_tail_ns(told)
-    means = {name: _mean_ns(told, name) for name in PHASE_COLUMNS if told[name].count()}
+    step_ns = _mean_ns(step_rows, "step_ns")
+    tail_ns = _mean_tail_ns(step_rows)
+    means = {name: _mean_ns(step_rows, name) for name in PHASE_COLUMNS if step_rows[name].count()}
     means["other_ns"] = step_ns - sum(means.values())
     rows = []
     for name, dur_ns in means.items():
@@ -120,8 +120,8 @@ def _mean_ns(steps: pl.DataFrame, name: str) -> int:
 
 def _mean_tail_ns(steps: pl.DataFrame) -> int | None:
     """Of the steps that tell how long cards wait for the longest answer."""
-    known = steps["generation_tail_ns"].drop_nulls()
-    return int(known.sum()) // len(known) if len(known) else None
+    tails = steps["generation_tail_ns"].drop_nulls()
+    return int(tails.sum()) // len(tails) if len(tails) else None
 
 
 # metric: health_bounds
@@ -152,11 +152,11 @@ def health_bounds(steps: pl.DataFrame, cards: Cards | None = None) -> pl.DataFra
     durations = dict(phases.select("phase", "dur_ns").iter_rows())
     now_ns, generation_ns = sum(durations.values()), durations.get("generation", 0)
     is_split = cards is not None and cards.generating is not None
-    told = steps.drop_nulls(["other_ns", "step_ns"])
-    rates = _rated(told)
+    step_rows = steps.drop_nulls(["other_ns", "step_ns"])
+    rates = _rated(step_rows)
     tokens = _job_rate(rates) * now_ns if rates.height else None
     rows: list[tuple[str, int | None, int]] = [("now", None, now_ns)]
-    tail_ns = _mean_tail_ns(told)
+    tail_ns = _mean_tail_ns(step_rows)
     if tail_ns is not None:  # else nobody knows how long cards wait
         rows.append(("fused", None, now_ns - int(phases["idle_ns"].sum())))
         busy_ns, rest_ns = generation_ns - tail_ns, now_ns - generation_ns
@@ -206,9 +206,9 @@ def health_scaling(logs: Mapping[int, pl.DataFrame]) -> pl.DataFrame:
     Raises UsageError for a log without tokens per second.
     """
     rows = []
-    known = {count: _rated(steps) for count, steps in sorted(logs.items())}
-    for count, told in known.items():
-        if told.is_empty():
+    samples = {count: _rated(steps) for count, steps in sorted(logs.items())}
+    for count, frame in samples.items():
+        if frame.is_empty():
             raise UsageError(
                 Message(
                     "the log of {count} supernode(s) tells no tokens per second of the job: give"
@@ -216,15 +216,15 @@ def health_scaling(logs: Mapping[int, pl.DataFrame]) -> pl.DataFrame:
                     count=count,
                 )
             )
-    least, *_ = known
-    base = known[least]
-    for count, told in known.items():
-        rate, smallest = _job_rate(told), _job_rate(base)
+    least, *_ = samples
+    base = samples[least]
+    for count, frame in samples.items():
+        rate, smallest = _job_rate(frame), _job_rate(base)
         speedup, times = rate / smallest, count / least
-        half = _half_width(told, base) if count != least else None
+        half = _half_width(frame, base) if count != least else None
         share = speedup / times
         rows.append((
-            count, len(told), rate, rate / count, speedup, share,
+            count, len(frame), rate, rate / count, speedup, share,
             share * math.exp(-half) if half is not None else None,
             share * math.exp(half) if half is not None else None,
         ))  # fmt: skip
@@ -240,9 +240,9 @@ _SCALING = {
 
 def _rated(steps: pl.DataFrame) -> pl.DataFrame:
     """Steps that tell a rate: tokens, time. Where not all tell their time, all count alike."""
-    told = steps.drop_nulls("tokens_per_second")
-    time = pl.lit(1.0) if told["step_ns"].null_count() else pl.col("step_ns").cast(pl.Float64)
-    return told.select(tokens=pl.col("tokens_per_second") * time, time=time)
+    rows = steps.drop_nulls("tokens_per_second")
+    time = pl.lit(1.0) if rows["step_ns"].null_count() else pl.col("step_ns").cast(pl.Float64)
+    return rows.select(tokens=pl.col("tokens_per_second") * time, time=time)
 
 
 def _job_rate(steps: pl.DataFrame) -> float:
@@ -255,14 +255,14 @@ def _half_width(ours: pl.DataFrame, theirs: pl.DataFrame) -> float | None:
     if min(len(ours), len(theirs)) < 2:
         return None
     parts = []
-    for told in (ours, theirs):
-        off = told["tokens"] - _job_rate(told) * told["time"]
-        spread = len(told) / (len(told) - 1) * float((off**2).sum())
-        parts.append(spread / float(told["tokens"].sum()) ** 2)
+    for sample in (ours, theirs):
+        off = sample["tokens"] - _job_rate(sample) * sample["time"]
+        spread = len(sample) / (len(sample) - 1) * float((off**2).sum())
+        parts.append(spread / float(sample["tokens"].sum()) ** 2)
     total = sum(parts)
     if not total:
         return 0.0
     freedom = total**2 / sum(
-        part**2 / (len(told) - 1) for part, told in zip(parts, (ours, theirs), strict=True)
+        part**2 / (len(sample) - 1) for part, sample in zip(parts, (ours, theirs), strict=True)
     )
     return float(stdtrit(freedom, (1 + _CONFIDENCE) / 2)) * math.sqrt(total)

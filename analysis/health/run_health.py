@@ -75,25 +75,29 @@ def health_captures(
 ) -> pl.DataFrame:
     """The rows of the metric; of a scope only the run is heeded. `is_across`: what all ranks tell
     is there (`open_across`)."""
-    found = run_health(con, scope)
+    health = run_health(con, scope)
     clause, values = Scope(scope.run).where(("run",))
     captures = frame(con, _PROFILED.format(where=clause), values)
-    if found is None or captures.is_empty():
+    if health is None or captures.is_empty():
         return pl.DataFrame(schema=_CAPTURES)
     named = _suspects(con, scope) if is_across else {}
-    logged = found.steps.select("step", "step_ns").drop_nulls()
+    logged = health.steps.select("step", "step_ns").drop_nulls()
     usual = logged["step_ns"].median()
     rows = []
     for run, capture, first, last in captures.iter_rows():
         own = logged.filter(pl.col("step").is_between(first, last))["step_ns"]
         mean = own.sum() // len(own) if len(own) else None
-        told = (mean, round(usual) if isinstance(usual, float) else None, named.get((run, capture)))
+        figures = (
+            mean,
+            round(usual) if isinstance(usual, float) else None,
+            named.get((run, capture)),
+        )
         hits = [
             (one["kind"], one["metric"], one["step"], one["end_step"])
-            for one in found.events.iter_rows(named=True)
+            for one in health.events.iter_rows(named=True)
             if _is_within(one, first, last)
         ]
-        rows += [(run, capture, first, last, *hit, *told) for hit in hits or [(None,) * 4]]
+        rows += [(run, capture, first, last, *hit, *figures) for hit in hits or [(None,) * 4]]
     return pl.DataFrame(rows, schema=_CAPTURES, orient="row")
 
 
@@ -118,13 +122,13 @@ def _is_within(event: dict[str, Any], first: int, last: int) -> bool:
 def _suspects(con: duckdb.DuckDBPyConnection, scope: Scope) -> dict[tuple[str, str], str]:
     from ..ranks.stragglers import blame
 
-    found = blame.suspects(con, Scope(scope.run)).drop_nulls("verdict")
-    told: dict[tuple[str, str], list[str]] = {}
-    for run, capture, rank, verdict in found.select(
+    suspects = blame.suspects(con, Scope(scope.run)).drop_nulls("verdict")
+    words: dict[tuple[str, str], list[str]] = {}
+    for run, capture, rank, verdict in suspects.select(
         "run", "capture", "rank", "verdict"
     ).iter_rows():
-        told.setdefault((run, capture), []).append(f"{rank} ({verdict})")
-    return {key: ", ".join(ranks) for key, ranks in told.items()}
+        words.setdefault((run, capture), []).append(f"{rank} ({verdict})")
+    return {key: ", ".join(ranks) for key, ranks in words.items()}
 
 
 # metric: health_points
@@ -152,10 +156,10 @@ def _suspects(con: duckdb.DuckDBPyConnection, scope: Scope) -> dict[tuple[str, s
 #   other_ns           bigint  RL: the rest of the step
 def health_points(steps: pl.DataFrame) -> pl.DataFrame:
     """The rows of the metric, of rows of `health`."""
-    told = steps.drop_nulls("step")
+    rows = steps.drop_nulls("step")
     stretch = pl.int_range(pl.len()) * _MOST_POINTS // pl.max_horizontal(pl.len(), _MOST_POINTS)
     return (
-        told.group_by(stretch.alias("stretch"), maintain_order=True)
+        rows.group_by(stretch.alias("stretch"), maintain_order=True)
         .agg(
             pl.col("step").first(),
             pl.col("step_ns").median().round().cast(pl.Int64),

@@ -41,14 +41,14 @@ def health_heads(lines: pl.DataFrame) -> pl.DataFrame:
     """The rows of the metric, of `lines` as `read_lines` gives them."""
     rows, length, chain = [], 1.0, 1.0
     for number, name in enumerate(MTP_LOSSES, 1):
-        told = lines.drop_nulls(["loss", name]).tail(_LAST)
-        if told.is_empty():
+        last_rows = lines.drop_nulls(["loss", name]).tail(_LAST)
+        if last_rows.is_empty():
             break
-        own, head = (float(told[column].sum()) / told.height for column in ("loss", name))
+        own, head = (float(last_rows[column].sum()) / last_rows.height for column in ("loss", name))
         acceptance = least_acceptance(head - own)
         chain *= acceptance
         length += chain
-        rows.append((number, told.height, own, head, acceptance, length))
+        rows.append((number, last_rows.height, own, head, acceptance, length))
     return pl.DataFrame(rows, schema=_HEADS, orient="row")
 
 
@@ -83,10 +83,10 @@ def least_acceptance(divergence: float) -> float:
 #   accepted_length    double   tokens of a step; of a head with it and those before it
 #   tokens_per_second  double   of the engine, now
 #   worth_tokens_per_s double   of it due to drafts; NULL where the rate is not told
-def health_speculation(told: Sequence[Speculation], *, draft_cost: float = 0.0) -> pl.DataFrame:
+def health_speculation(rates: Sequence[Speculation], *, draft_cost: float = 0.0) -> pl.DataFrame:
     """The rows of the metric."""
     rows: list[tuple[object, ...]] = []
-    for one in told:
+    for one in rates:
         shares = dict(sorted(one.shares.items()))
         if one.drafts and one.at_positions:
             shares = {at: count / one.drafts for at, count in sorted(one.at_positions.items())}

@@ -60,7 +60,7 @@ def health_steps(lines: pl.DataFrame, facts: LogFacts) -> pl.DataFrame:
         (pl.col(name) * _NS).floor().cast(pl.Int64).alias(column)
         for name, column in zip(PHASES, PHASE_COLUMNS, strict=True)
     ]
-    found = once.with_columns(
+    rows = once.with_columns(
         step_ns.alias("step_ns"),
         *phases,
         ((pl.col("generation_max_s") - pl.col("generation_mean_s")) * _NS)
@@ -82,7 +82,7 @@ def health_steps(lines: pl.DataFrame, facts: LogFacts) -> pl.DataFrame:
     strange = pl.when(is_told).then(
         pl.sum_horizontal("not_finite_count", "nan_count").cast(pl.Int64)
     )
-    return found.select(
+    return rows.select(
         "step", "step_ns", "loss", "grad_norm", "learning_rate", "loss_scale", "mfu_ratio",
         *whole, strange.alias("not_finite_count"),
         "tokens_per_second", "tokens_per_second_per_card", *PHASE_COLUMNS,
@@ -106,9 +106,9 @@ def iterations(step: pl.Series) -> NDArray[np.float64]:
     covered = np.clip(np.diff(step.drop_nulls().to_numpy()), 1, None)
     # Of the first line, and the unnumbered.
     every = float(np.median(covered)) if len(covered) else 1.0
-    found = np.full(len(step), every)
-    found[1 : len(covered) + 1] = np.minimum(covered, every)  # steps without a line are unknown
-    return found
+    numbers = np.full(len(step), every)
+    numbers[1 : len(covered) + 1] = np.minimum(covered, every)  # steps without a line are unknown
+    return numbers
 
 
 def lost_iterations(lines: pl.DataFrame, steps: pl.DataFrame) -> pl.Series:

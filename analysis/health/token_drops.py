@@ -60,8 +60,8 @@ def health_dropped(
         return pl.DataFrame(schema=_ROWS), []
     tokens = tokens_per_step or _logged_tokens(target, loads["run"][0])
     held = None if target is None else (con, target)
-    known = sent_tokens(held, tables, top_k=top_k, tokens_per_step=tokens)
-    layers = with_dropped(loads.group_by(PLACE).agg(pl.col("tokens").sum()), known)
+    tokens_of_layers = sent_tokens(held, tables, top_k=top_k, tokens_per_step=tokens)
+    layers = with_dropped(loads.group_by(PLACE).agg(pl.col("tokens").sum()), tokens_of_layers)
     layers = layers.filter(pl.col("capture") == pl.col("capture").max().over("step"))
     is_known = pl.col("dropped_tokens").is_not_null().all()
     worst = pl.col("dropped_ratio").arg_max()
@@ -76,14 +76,14 @@ def health_dropped(
     rows = rows.with_columns(
         (pl.col("dropped_tokens") / pl.col("routed_tokens")).alias("dropped_ratio")
     )
-    return rows.select(column_names("health_dropped")), sum_notes(loads, known)
+    return rows.select(column_names("health_dropped")), sum_notes(loads, tokens_of_layers)
 
 
 def _logged_tokens(target: Path | None, run: str) -> int | None:
     """Tokens of a step as the log that was read with the run tells them."""
     read = manifests(target, run=run) if target is not None and is_store(target) else ()
-    told = {logged_facts(one).tokens_per_step for one in read} - {None}
-    return told.pop() if len(told) == 1 else None
+    counts = {logged_facts(one).tokens_per_step for one in read} - {None}
+    return counts.pop() if len(counts) == 1 else None
 
 
 _ROWS = {

@@ -64,20 +64,20 @@ _LENGTH = "computing_ns + exposed_communication_ns + free_ns"
 def free_time(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, the most of each rank and step first."""
     columns = [*PLACE, *_NAMED, "count", "free_ns", "longest_ns"]
-    told = select(con, "free_causes", scope, by_key="cause").select(columns)
+    causes = select(con, "free_causes", scope, by_key="cause").select(columns)
     clause, values = scope.where()
     steps = frame(
         con, f"select run, capture, rank, step, free_ns from step_summary {clause}", values
     ).drop_nulls("free_ns")
-    told = told.join(steps.select(PLACE), on=PLACE, how="semi", nulls_equal=True)
-    known = told.group_by(PLACE).agg(pl.col("free_ns").sum().alias("known_ns"))
+    causes = causes.join(steps.select(PLACE), on=PLACE, how="semi", nulls_equal=True)
+    sums = causes.group_by(PLACE).agg(pl.col("free_ns").sum().alias("known_ns"))
     rest = (
-        steps.join(known, on=PLACE, how="left", nulls_equal=True)
+        steps.join(sums, on=PLACE, how="left", nulls_equal=True)
         .with_columns(pl.col("free_ns") - pl.col("known_ns").fill_null(0), cause=pl.lit("unknown"))
         .filter(pl.col("free_ns") != 0)
         .drop("known_ns")
     )
-    return pl.concat([told, rest], how="diagonal_relaxed").select(columns).sort(
+    return pl.concat([causes, rest], how="diagonal_relaxed").select(columns).sort(
         *PLACE, -pl.col("free_ns"), *_NAMED, nulls_last=True
     )  # fmt: skip
 
@@ -123,7 +123,7 @@ def mean_free_time(
         pl.len().alias("steps"), pl.col("free_ns").sum().alias("every_ns"),
         pl.col("length_ns").sum(),
     )  # fmt: skip
-    found = (
+    means = (
         rows.group_by(keys)
         .agg(
             pl.col("count").sum().cast(pl.Float64), pl.col("free_ns").sum(),
@@ -133,7 +133,7 @@ def mean_free_time(
     )  # fmt: skip
     missing = [name for name in ("stage", "operator", "thread_id") if name not in keys]
     kinds = {"stage": pl.String, "operator": pl.String, "thread_id": pl.Int64}
-    return found.select(
+    return means.select(
         *keys, *(pl.lit(None, kinds[name]).alias(name) for name in missing),
         pl.when(pl.col("cause") != "unknown").then(pl.col("count") / pl.col("steps")),
         (pl.col("free_ns") / pl.col("steps")).alias("free_ns"),
@@ -170,9 +170,9 @@ def host_episodes(
     con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, top: int | None = None
 ) -> pl.DataFrame:
     """Rows of the metric, the costliest first."""
-    found = select(con, "free_causes", scope, by_key="episode").drop("by_key", "part")
-    found = found.sort("free_ns", *PLACE, "start_ns", descending=[True, *[False] * 5])
-    return found if top is None else found.head(top)
+    episodes = select(con, "free_causes", scope, by_key="episode").drop("by_key", "part")
+    episodes = episodes.sort("free_ns", *PLACE, "start_ns", descending=[True, *[False] * 5])
+    return episodes if top is None else episodes.head(top)
 
 
 def host_pace(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:

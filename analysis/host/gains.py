@@ -57,7 +57,7 @@ _TYPES = {
 def host_gains(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, the largest gain first. A rank or step of the scope is not heeded."""
     clause, values = scope.where(JOB)
-    found = [
+    gains = [
         _of_capture(con, Scope(*key)).select(
             pl.lit(key[0]).alias("run"), pl.lit(key[1]).alias("capture"), pl.all()
         )
@@ -66,24 +66,24 @@ def host_gains(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
         ).iter_rows()
     ]
     empty = pl.DataFrame(schema={"run": pl.String, "capture": pl.String, **_TYPES})
-    return pl.concat([empty, *found])
+    return pl.concat([empty, *gains])
 
 
 @memoize
 def _of_capture(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     clause, values = scope.where(JOB)
-    asked = [
+    words = [
         (cause, operator, word_of(cause, operator))
         for cause, operator in blocking_calls(con, scope).select("cause", "operator").iter_rows()
     ]
     if frame(con, _FAR.format(where=clause), values).item():
-        asked.append((FAR, None, word_of(FAR)))
-    asked += [("dispatch", None, f"host={LESS}"), ("between_steps", None, "between_steps=0")]
+        words.append((FAR, None, word_of(FAR)))
+    words += [("dispatch", None, f"host={LESS}"), ("between_steps", None, "between_steps=0")]
     free = mean_free_time(con, scope, by="operator")
     job = job_unasked(con, scope)
-    others = [word for cause, _, word in asked if cause in CALLED]
+    others = [word for cause, _, word in words if cause in CALLED]
     rows: list[tuple[object, ...]] = []
-    for cause, operator, word in asked:
+    for cause, operator, word in words:
         mine = free.filter(cause=cause)
         if operator:
             mine = mine.filter(operator=operator)
@@ -96,8 +96,8 @@ def _of_capture(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
             rows.append(
                 (cause, operator, None, None, 0, round(free_ns), None, free_ns, "free time")
             )
-    made = pl.DataFrame(rows, schema=_TYPES, orient="row")
-    return made.sort(
+    frame_here = pl.DataFrame(rows, schema=_TYPES, orient="row")
+    return frame_here.sort(
         "gain_ns", "free_ns", "cause", "operator", descending=[True, True, False, False],
         nulls_last=True,
     )  # fmt: skip
@@ -109,13 +109,13 @@ def _gain(
     """What a change gains, its range, and its share of the step; None where the capture does not
     tell."""
     try:
-        found = gain_of(con, job, [word], beside=beside)
+        gain = gain_of(con, job, [word], beside=beside)
     except (CannotAnswer, UsageError):
         return None
-    if found.is_unknown:
+    if gain.is_unknown:
         return None
-    share = found.gain_ns / found.measured_ns if found.measured_ns else None
-    return found.gain_ns, found.low_ns, found.high_ns, share
+    share = gain.gain_ns / gain.measured_ns if gain.measured_ns else None
+    return gain.gain_ns, gain.low_ns, gain.high_ns, share
 
 
 def gain_notes(rows: pl.DataFrame) -> list[str]:

@@ -192,8 +192,8 @@ def memory_by(
     if key == "growth":
         return "memory_growth", memory_growth(con, scope)
     if key == "holder":
-        found = memory_holders(con, scope, top=top)
-        return "memory_holders", found
+        holders = memory_holders(con, scope, top=top)
+        return "memory_holders", holders
     if key == "block":
         return "memory_blocks", memory_blocks(con, scope, top=top)
     return "memory", memory(con, scope, top=top)
@@ -202,7 +202,7 @@ def memory_by(
 def memory_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     """What cannot be said about the memory of the chosen ranks, and how to learn it: sentences."""
     clause, values = scope.where(RANK)
-    found = frame(
+    rows = frame(
         con,
         "select rank, bool_or(list_contains(left_out_tables, 'memory')) as curve_left_out,"
         " bool_or(list_contains(left_out_tables, 'operator_memory')) as blocks_left_out,"
@@ -212,7 +212,7 @@ def memory_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str
         f" as has_blocks from ranks {clause} group by run, capture, rank order by rank",
         values,
     )
-    return [*_without_curve(found), *_without_blocks(found)]
+    return [*_without_curve(rows), *_without_blocks(rows)]
 
 
 def no_such_rank(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str | None:
@@ -225,9 +225,9 @@ def no_such_rank(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str | No
             there = present[name].unique().sort().to_list()
             if value in there:
                 break
-            listed = numbers(there) if name == "rank" else ", ".join(there)
+            names = numbers(there) if name == "rank" else ", ".join(there)
             there_is = "no {kind} {value} here: there is {listed}"
-            return Message(there_is, kind=Message(name), value=value, listed=listed or "none")
+            return Message(there_is, kind=Message(name), value=value, listed=names or "none")
     if not chosen.is_empty():
         return None
     named = str(scope)

@@ -51,7 +51,7 @@ _LENGTHS = """
     from step_summary {where}"""
 
 
-class Found(NamedTuple):
+class CauseEvidence(NamedTuple):
     """Evidence of one capture, why causes could not be tested or have no headroom, and words of the
     what-if without each."""
 
@@ -60,13 +60,15 @@ class Found(NamedTuple):
     changes: dict[str, list[str]]
 
 
-def _test_causes(con: duckdb.DuckDBPyConnection, scope: Scope, ranked: pl.DataFrame) -> Found:
+def _test_causes(
+    con: duckdb.DuckDBPyConnection, scope: Scope, ranked: pl.DataFrame
+) -> CauseEvidence:
     """All causes of one capture; `ranked`: its rows of `operators_of`, without warm-up."""
     run, capture = scope.run or "", scope.capture or ""
     rows = shapes.with_tiling(mean_operators(con, scope, known=ranked))
     known = shapes.paces(rows)
     cores = shapes.core_count(con, run, capture)
-    found = [
+    tests = [
         pl.DataFrame(schema=EVIDENCE), shapes.padding(rows, known),
         shapes.blocks(rows, known, cores), shapes.layout(rows), shapes.ai_cpu(rows, known),
         shapes.recompute(rows, ranked),
@@ -87,14 +89,14 @@ def _test_causes(con: duckdb.DuckDBPyConnection, scope: Scope, ranked: pl.DataFr
     clocks = shapes.clocks(con, run, capture)
     if clocks.is_empty():
         reasons["clock"] = Message("no frequency and no cycles were recorded")
-    found.append(shapes.clock(ranked, clocks))
+    tests.append(shapes.clock(ranked, clocks))
     modes, why_not = shapes.modes(con, run, capture)
-    found.append(modes)
+    tests.append(modes)
     if why_not is not None:
         reasons["mode"] = why_not
-    shown, why = _in_order(con, scope, rows, known, found[3])
-    every = pl.concat([*found[:3], *found[4:], *shown])
-    return Found(every, reasons | why, _changes(every, rows))
+    orders, why = _in_order(con, scope, rows, known, tests[3])
+    every = pl.concat([*tests[:3], *tests[4:], *orders])
+    return CauseEvidence(every, reasons | why, _changes(every, rows))
 
 
 def _changes(evidence: pl.DataFrame, means: pl.DataFrame) -> dict[str, list[str]]:
@@ -102,7 +104,7 @@ def _changes(evidence: pl.DataFrame, means: pl.DataFrame) -> dict[str, list[str]
     much less as the headroom is of all of them; ranks become as their like; kernels join the one
     before them. Of many shapes those with the most."""
     of_shape = means.group_by("type", "input_shapes").agg(every_ns=pl.col("total_ns").sum())
-    told = (
+    changed = (
         evidence.filter(pl.col("saved").list.len() > 0)
         .select("cause", "saved").explode("saved").unnest("saved").drop_nulls("target")
         .group_by("cause", "target", "input_shapes", maintain_order=True)
@@ -113,8 +115,8 @@ def _changes(evidence: pl.DataFrame, means: pl.DataFrame) -> dict[str, list[str]
         .join(means.group_by("type").agg(pl.col("total_ns").sum()), on="type", how="left",
               maintain_order="left")
     )  # fmt: skip
-    found: dict[str, list[str]] = {}
-    kernels = told.filter(pl.col("target").str.starts_with("kernel:"), pl.col("saved_ns") > 0)
+    changes: dict[str, list[str]] = {}
+    kernels = changed.filter(pl.col("target").str.starts_with("kernel:"), pl.col("saved_ns") > 0)
     for (cause,), mine in kernels.group_by("cause", maintain_order=True):
         words = list[tuple[float, str]]()
         for (target,), rows in mine.group_by("target", maintain_order=True):
@@ -129,12 +131,12 @@ def _changes(evidence: pl.DataFrame, means: pl.DataFrame) -> dict[str, list[str]
                     .iter_rows()
                 ]
         words = sorted(words, key=lambda one: -one[0])
-        found[str(cause)] = [word for _, word in words[:_MOST_WORDS]]
-    others = told.filter(~pl.col("target").str.starts_with("kernel:"))
+        changes[str(cause)] = [word for _, word in words[:_MOST_WORDS]]
+    others = changed.filter(~pl.col("target").str.starts_with("kernel:"))
     for cause, target in others.select("cause", "target").unique(maintain_order=True).iter_rows():
         word = f"{target}=median" if target.startswith("rank:") else target
-        found.setdefault(cause, []).append(word)
-    return found
+        changes.setdefault(cause, []).append(word)
+    return changes
 
 
 def _in_order(
@@ -147,30 +149,30 @@ def _in_order(
     """What single launches tell: sequences, who asked for changes of layout (then in those rows),
     what was compiled."""
     reasons: dict[str, str] = {}
-    seen = stages(con, scope)
+    stages_of = stages(con, scope)
     ordered = ("small", "replacement", "fusion")
-    if not seen:
+    if not stages_of:
         reasons = dict.fromkeys(ordered, Message("no single kernels with types were recorded"))
         if not _has_launches(con, scope):
             return [layout], reasons | {"dynamic": Message("no launches were recorded")}
         # A launch is of no step by itself: the step and the kernels are those it began.
         return [layout], reasons | {"dynamic": _NO_TYPES}
-    found: list[pl.DataFrame] = []
+    frames: list[pl.DataFrame] = []
     if known.vector is None:
         reasons = dict.fromkeys(ordered, _NO_PACE)
     else:
-        found += [sequences(one, known.vector) for one in as_mean(seen, means)]
-    asked = pl.concat(
-        [asked_by(con, one, layout["type"].drop_nulls().unique().to_list()) for one in seen]
+        frames += [sequences(one, known.vector) for one in as_mean(stages_of, means)]
+    data_settings = pl.concat(
+        [asked_by(con, one, layout["type"].drop_nulls().unique().to_list()) for one in stages_of]
     ).unique(["type", "input_shapes"], keep="first", maintain_order=True)
     named = pl.format("{} > {}", "evidence", "before")
     layout = (
         layout.drop("asked_by")
-        .join(asked, on=["type", "input_shapes"], how="left", nulls_equal=True)
+        .join(data_settings, on=["type", "input_shapes"], how="left", nulls_equal=True)
         .with_columns(evidence=pl.coalesce(named, "evidence"))
         .select(*EVIDENCE)
     )
-    compiled = [(one, compilations(con, one)) for one in seen]
+    compiled = [(one, compilations(con, one)) for one in stages_of]
     rows: list[tuple[object, ...]] = [
         (one.run, one.capture, "dynamic", row["operator_name"], None, None,
          row["count"] * one.weight, None, None, 0.0, (row["host_ns"] or 0.0) * one.weight,
@@ -181,10 +183,10 @@ def _in_order(
         reasons["dynamic"] = Message(
             "how much of it the device waited for: `npuscope host`; high is the host's whole time"
         )
-        found.append(pl.DataFrame(rows, schema=EVIDENCE, orient="row"))
+        frames.append(pl.DataFrame(rows, schema=EVIDENCE, orient="row"))
     elif not _has_launches(con, scope):
         reasons["dynamic"] = Message("no launches were recorded")
-    return [layout, *found], reasons
+    return [layout, *frames], reasons
 
 
 def _has_launches(con: duckdb.DuckDBPyConnection, scope: Scope) -> bool:
@@ -192,19 +194,19 @@ def _has_launches(con: duckdb.DuckDBPyConnection, scope: Scope) -> bool:
     return bool(frame(con, f"select 1 from launches {clause} limit 1", values).height)
 
 
-def _all(con: duckdb.DuckDBPyConnection, scope: Scope) -> dict[tuple[str, str], Found]:
+def _all(con: duckdb.DuckDBPyConnection, scope: Scope) -> dict[tuple[str, str], CauseEvidence]:
     """What was found in the chosen captures, by run and capture."""
     ranked = without_warm_up(con, operators_of(con, scope))
-    found: dict[tuple[str, str], Found] = {}
+    causes: dict[tuple[str, str], CauseEvidence] = {}
     for (run, capture), mine in ranked.group_by(JOB, maintain_order=True):
         one = _test_causes(con, replace(scope, run=str(run), capture=str(capture)), mine)
-        found[str(run), str(capture)] = one
-    return found
+        causes[str(run), str(capture)] = one
+    return causes
 
 
-def _rows(found: Mapping[tuple[str, str], Found]) -> pl.DataFrame:
+def _rows(causes: Mapping[tuple[str, str], CauseEvidence]) -> pl.DataFrame:
     # Whole ns add up to the same in whatever order.
-    every = pl.concat([pl.DataFrame(schema=EVIDENCE), *(one.rows for one in found.values())])
+    every = pl.concat([pl.DataFrame(schema=EVIDENCE), *(one.rows for one in causes.values())])
     return every.with_columns(pl.col("total_ns", *_HEADROOM).round())
 
 
@@ -287,15 +289,15 @@ def causes_of(
     con: duckdb.DuckDBPyConnection, scope: Scope = ALL
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Rows of the metrics operator_causes and operator_cause_rows."""
-    found = _all(con, scope)
-    rows = _rows(found)
+    causes = _all(con, scope)
+    rows = _rows(causes)
     clause, values = scope.where(PLACE)
     lengths = without_warm_up(con, frame(con, _LENGTHS.format(where=clause), values))
     mean = lengths.group_by(JOB).agg(pl.col("length_ns").mean())
     every = pl.DataFrame(
         [
             (*place, name, one.reasons.get(name), one.changes.get(name, []))
-            for place, one in found.items()
+            for place, one in causes.items()
             for name in CAUSE_WORDS
         ],
         schema={
@@ -314,7 +316,7 @@ def causes_of(
     )  # fmt: skip
     # Tested, and nothing found.
     is_none = pl.col("evidence_count").is_null() & pl.col("reason").is_null()
-    told = (
+    sums_of_causes = (
         every.join(sums, on=[*JOB, "cause"], how="left")
         .join(mean, on=JOB, how="left")
         .with_columns(
@@ -326,4 +328,4 @@ def causes_of(
         .sort(*JOB, -pl.col("headroom_ns"), -pl.col("headroom_high_ns"), "cause", nulls_last=True)
         .select(column_names("operator_causes"))
     )  # fmt: skip
-    return told, _sort_rows(rows)
+    return sums_of_causes, _sort_rows(rows)

@@ -64,42 +64,42 @@ def operators_of(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataF
     keys = [*SHAPE, "core"]
     shapes = rows.select(keys).unique(maintain_order=True)
     cells = [_cells(row) for row in shapes.iter_rows(named=True)]
-    known = shapes.hstack(pl.DataFrame(cells, schema=_FOUND, orient="row"))
-    return rows.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    operators = shapes.hstack(pl.DataFrame(cells, schema=_FOUND, orient="row"))
+    return rows.join(operators, on=keys, how="left", nulls_equal=True, maintain_order="left")
 
 
 def _cells(row: dict[str, Any]) -> tuple[object, ...]:
-    found = flops_of(*(row[name] for name in SHAPE))
-    if found is not None:
-        own = class_of(row["type"], row["core"], found.family)
-        return own, found.causal, found.moved_bytes, found.dtype
+    flops = flops_of(*(row[name] for name in SHAPE))
+    if flops is not None:
+        own = class_of(row["type"], row["core"], flops.family)
+        return own, flops.causal, flops.moved_bytes, flops.dtype
     own = class_of(row["type"], row["core"], None)
     try:
-        given, made = tensors_of(row)
+        inputs, outputs = tensors_of(row)
     except ValueError:
         return own, None, None, None
-    moved = moved_bytes(row["type"], given, made)
-    dtype = next((one.dtype for one in (*given, *made) if one is not None), None)
+    moved = moved_bytes(row["type"], inputs, outputs)
+    dtype = next((one.dtype for one in (*inputs, *outputs) if one is not None), None)
     return own, None, moved, dtype
 
 
 _Tensors = Sequence[Tensor | None]
 
 
-def moved_bytes(type_: str | None, given: _Tensors, made: _Tensors) -> int | None:
+def moved_bytes(type_: str | None, inputs: _Tensors, outputs: _Tensors) -> int | None:
     """Bytes of all tensors, each once; of what only sets memory those it makes, and of what picks
     from its first tensor no more of that than it makes. None: unknown."""
     name = type_ or ""
     if _SETTING.match(name):
-        given = ()
-    sizes = [one.size_bytes for one in (*given, *made) if one is not None]
+        inputs = ()
+    sizes = [one.size_bytes for one in (*inputs, *outputs) if one is not None]
     if not sizes or None in sizes:
         return None
-    known = [size or 0 for size in sizes]
-    if _PICKING.match(name) and given and given[0] is not None and any(made):
-        results = sum(one.size_bytes or 0 for one in made if one is not None)
-        known[0] = min(known[0], results)
-    return sum(known)
+    sizes_of = [size or 0 for size in sizes]
+    if _PICKING.match(name) and inputs and inputs[0] is not None and any(outputs):
+        results = sum(one.size_bytes or 0 for one in outputs if one is not None)
+        sizes_of[0] = min(sizes_of[0], results)
+    return sum(sizes_of)
 
 
 # metric: operator_steps
@@ -158,12 +158,12 @@ def operator_classes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.D
     """Rows of the metric, the longest first."""
     rows = without_warm_up(con, operator_steps(con, scope))
     over = rows.select(PLACE).unique().group_by("run", "capture").len()
-    found = rows.group_by("run", "capture", "class").agg(
+    classes = rows.group_by("run", "capture", "class").agg(
         pl.col("count", "total_ns", "computing_ns").sum()
     )
     job = ["run", "capture"]
     return (
-        found.join(over, on=job)
+        classes.join(over, on=job)
         .select(
             *job, "class", pl.col("count") / pl.col("len"), pl.col("total_ns") / pl.col("len"),
             _share("total_ns", job).alias("total_share_ratio"),

@@ -120,8 +120,8 @@ def operator_headroom(
     if reference is None:
         rows = rows.with_columns(learnt=pl.lit(None, pl.Float64))
     else:
-        known = reference.group_by(_LEARNT).agg(pl.col("rate").max().alias("learnt"))
-        rows = rows.join(known, on=_LEARNT, how="left", nulls_equal=True)
+        rates = reference.group_by(_LEARNT).agg(pl.col("rate").max().alias("learnt"))
+        rows = rows.join(rates, on=_LEARNT, how="left", nulls_equal=True)
 
     def beyond(rate: str) -> pl.Expr:
         """What a step's kernels take beyond those that reach that rate."""
@@ -133,14 +133,14 @@ def operator_headroom(
     rows = rows.with_columns(**{f"_{name}": one for name, one in estimates.items()})
     high = pl.max_horizontal(*(f"_{name}" for name in estimates))
     of_like = pl.min_horizontal("_capture", "_reference")
-    told = [pl.when(pl.col(f"_{name}").is_not_null()).then(pl.lit(name)) for name in estimates]
+    names = [pl.when(pl.col(f"_{name}").is_not_null()).then(pl.lit(name)) for name in estimates]
     rows = rows.with_columns(
         headroom_low_ns=pl.when(high.is_not_null()).then(
             pl.min_horizontal(of_like.fill_null(0.0), high)
         ),
         headroom_high_ns=high,
         basis=pl.when(high.is_not_null()).then(
-            pl.concat_str(told, separator=", ", ignore_nulls=True)
+            pl.concat_str(names, separator=", ", ignore_nulls=True)
         ),
     )
     rows = rows.join(_paths(con, scope), on=[*JOB, "type"], how="left", nulls_equal=True)
@@ -168,17 +168,17 @@ def operator_headroom(
 def _limits(con: duckdb.DuckDBPyConnection, dtypes: Sequence[str | None]) -> pl.DataFrame:
     """Peaks in these dtypes and bandwidth of the chips of each capture, the highest of its
     ranks."""
-    found: dict[tuple[str, str, str | None], tuple[float | None, float | None]] = {}
+    by_type: dict[tuple[str, str, str | None], tuple[float | None, float | None]] = {}
     for (run, capture, _), peak in peaks(con).items():
         for dtype in dtypes:
             own = peak.of(dtype), peak.hbm_bytes_per_s
-            before = found.get((run, capture, dtype), (None, None))
-            found[run, capture, dtype] = (
+            before = by_type.get((run, capture, dtype), (None, None))
+            by_type[run, capture, dtype] = (
                 max((one for one in (own[0], before[0]) if one is not None), default=None),
                 max((one for one in (own[1], before[1]) if one is not None), default=None),
             )
     return pl.DataFrame(
-        [(*key, *limits) for key, limits in found.items()],
+        [(*key, *limits) for key, limits in by_type.items()],
         schema={"run": pl.String, "capture": pl.String, "dtype": pl.String,
                 "peak_flops_per_s": pl.Float64, "hbm_bytes_per_s": pl.Float64},
         orient="row",
@@ -200,7 +200,7 @@ def _paths(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     """Time of each type of kernels on the critical path of a mean step: run, capture, type,
     path_ns; 0 where it is never there."""
     schema = {"run": pl.String, "capture": pl.String, "type": pl.String, "path_ns": pl.Float64}
-    found = [pl.DataFrame(schema=schema)]
+    paths = [pl.DataFrame(schema=schema)]
     if scope.rank is None:
         clause, values = scope.where(("run", "capture"))
         places = frame(con, f"select distinct run, capture from ranks {clause}", values)
@@ -211,8 +211,8 @@ def _paths(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
                 continue
             mine = types_on_path(job, scope.step)
             place = pl.lit(run).alias("run"), pl.lit(capture).alias("capture")
-            found.append(mine.select(*place, "type", "path_ns"))
-    return pl.concat(found)
+            paths.append(mine.select(*place, "type", "path_ns"))
+    return pl.concat(paths)
 
 
 # metric: operator_pmu
@@ -241,12 +241,12 @@ def _paths(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
 @memoize
 def operator_pmu(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, the longest first."""
-    known = operator_headroom(con, scope).filter(
+    rows = operator_headroom(con, scope).filter(
         pl.col("flops").is_not_null(), pl.col("mean_ns") > 0, pl.col("aic_mac_ratio") > 0
     )
     mac_ns = pl.col("mean_ns") * pl.col("aic_mac_ratio")
     return (
-        known.with_columns(
+        rows.with_columns(
             flops_over_mac_ratio=pl.col("flops_ratio") / pl.col("aic_mac_ratio"),
             mac_flops_per_s=pl.col("flops") * 1e9 / mac_ns,
         )
@@ -289,13 +289,13 @@ def headroom_notes(rows: pl.DataFrame, *, of: str) -> list[str]:
         )
     if of == "shape":
         total = float(rows["total_ns"].sum())
-        told = float(rows.drop_nulls("headroom_high_ns")["total_ns"].sum())
+        total_ns = float(rows.drop_nulls("headroom_high_ns")["total_ns"].sum())
         notes.append(
             Message(
                 "headroom is known of {share} of kernel time; what tells it: the best of the like"
                 " here (capture), in a table of yours (reference), or the chip's limits (roofline),"
                 " which nothing attains",
-                share=percent(told / total if total else None),
+                share=percent(total_ns / total if total else None),
             )
         )
         if rows["on_path_ratio"].null_count() == rows.height:

@@ -128,18 +128,25 @@ def fused_operators() -> Mapping[str, list[dict[str, Any]]]:
     """Fused operators of torch_npu: `sequences` of types, and those for `repeated` kernels. With
     `kernels` null it is not documented how many then run: they are one where it is not said."""
     text = resources.files(__package__).joinpath("fused_operators.json").read_text("utf-8")
-    known: Mapping[str, list[dict[str, Any]]] = json.loads(text)
-    return known
+    by_kind: Mapping[str, list[dict[str, Any]]] = json.loads(text)
+    return by_kind
 
 
 def stages(con: duckdb.DuckDBPyConnection, scope: Scope) -> list[Stage]:
     """A middle step of the first rank of each pipeline stage of one capture, of four at most."""
-    asked: list[Any] = [scope.run, scope.capture, scope.step, scope.step, scope.rank, scope.rank]
-    places = frame(con, _PLACES, asked)
+    parameters: list[Any] = [
+        scope.run,
+        scope.capture,
+        scope.step,
+        scope.step,
+        scope.rank,
+        scope.rank,
+    ]
+    places = frame(con, _PLACES, parameters)
     if places.height > _MOST_STAGES:
         places = places.gather(np.linspace(0, places.height - 1, _MOST_STAGES).astype(int))
         places = places.with_columns(pl.col("weight") / pl.col("weight").sum())
-    found: list[Stage] = []
+    stages_here: list[Stage] = []
     for one in places.to_dicts():
         here: list[Any] = [scope.run, scope.capture, one["rank"], one["step"]]
         rows = frame(con, _KERNELS, here)
@@ -153,18 +160,18 @@ def stages(con: duckdb.DuckDBPyConnection, scope: Scope) -> list[Stage]:
         tokens = [_token(row) for row in distinct.iter_rows(named=True)]
         bases = pl.Series("base", [base_type(one.type) for one in tokens])
         rows = rows.with_columns(base=bases.gather(rows["token"]))
-        found.append(Stage(scope.run or "", scope.capture or "", one["rank"], one["step"],
+        stages_here.append(Stage(scope.run or "", scope.capture or "", one["rank"], one["step"],
                            one["weight"], rows, tokens))  # fmt: skip
-    return found
+    return stages_here
 
 
-def as_mean(seen: Sequence[Stage], means: pl.DataFrame) -> list[Stage]:
+def as_mean(job_stages: Sequence[Stage], means: pl.DataFrame) -> list[Stage]:
     """Stages whose kernels take, type by type, as long altogether as those of a mean rank and step
     (rows of `mean_operators`): ranks may have more to do than others, as with experts. With
     usual_ns: as long as the same kernels usually take, where other ranks and steps tell; what a
     hiccup adds to a mean no change of the kernels gives back."""
     here = pl.concat(
-        one.kernels.group_by("type").agg(pl.col("dur_ns").sum() * one.weight) for one in seen
+        one.kernels.group_by("type").agg(pl.col("dur_ns").sum() * one.weight) for one in job_stages
     ).group_by("type").agg(pl.col("dur_ns").sum())  # fmt: skip
     factors = (
         here.join(means.group_by("type").agg(pl.col("total_ns").sum()), on="type")
@@ -183,22 +190,22 @@ def as_mean(seen: Sequence[Stage], means: pl.DataFrame) -> list[Stage]:
             .with_columns(pl.col("dur_ns") * pl.col("factor").fill_null(1.0))
             .with_columns(pl.col("usual_ns").fill_null(pl.col("dur_ns"))),
         )
-        for one in seen
+        for one in job_stages
     ]
 
 
 def _token(row: Mapping[str, Any]) -> Token:
     try:
-        given, made = tensors_of(row)
+        inputs, outputs = tensors_of(row)
     except ValueError:
-        given, made = (), ()
-    moved = moved_bytes(row["type"], given, made)
+        inputs, outputs = (), ()
+    moved = moved_bytes(row["type"], inputs, outputs)
     # Kernels over lists of tensors record their results flat.
     is_list = row["type"].startswith("Foreach")
     read, results = (
         tuple(Tensor((one.element_count,) if is_list else one.shape, one.dtype)
               for one in some if one is not None)
-        for some in (given, made)
+        for some in (inputs, outputs)
     )  # fmt: skip
     return Token(
         row["type"],
@@ -265,14 +272,14 @@ def _links(stage: Stage) -> npt.NDArray[np.float64]:
     token, stream = stage.kernels["token"].to_numpy(), stage.kernels["stream_id"].to_numpy()
     pairs = np.stack([token[:-1], token[1:]], axis=1)
     distinct, which = np.unique(pairs, axis=0, return_inverse=True)
-    known = np.array(
+    bytes_of = np.array(
         [_bytes_between(stage.tokens[one], stage.tokens[next_]) for one, next_ in distinct]
     )
-    found = np.full(len(token), -1.0)
+    links = np.full(len(token), -1.0)
     if len(token) > 1:
         same = (stream[:-1] == stream[1:]) if stream.dtype != object else np.ones(len(which), bool)
-        found[:-1] = np.where(same, known[which.ravel()], -1.0)
-    return found
+        links[:-1] = np.where(same, bytes_of[which.ravel()], -1.0)
+    return links
 
 
 def _bytes_between(one: Token, other: Token) -> float:
@@ -305,7 +312,7 @@ def _small_runs(stage: Stage, vector: Pace, free: npt.NDArray[np.bool_]) -> list
     is_hiccup = pl.col("idle_ns") > pl.max_horizontal(2 * usual, usual + _HICCUP_NS)
     runs = runs.with_columns(idle_ns=pl.when(is_hiccup).then(usual).otherwise("idle_ns"))
     idle = pl.col("idle_ns").filter(~pl.col("is_first")).sum()
-    found: list[Row] = []
+    rows: list[Row] = []
     grouped = runs.group_by("base", maintain_order=True).agg(
         pl.len().alias("count"),
         pl.col("run").n_unique().alias("runs"),
@@ -317,21 +324,21 @@ def _small_runs(stage: Stage, vector: Pace, free: npt.NDArray[np.bool_]) -> list
         token = stage.tokens[one["token"]]
         more = one["count"] - one["runs"]
         mean_ns = one["usual_ns"] / one["count"]
-        known = next((row for row in fused_operators()["repeated"] if one["base"] in row["types"]),
+        entry = next((row for row in fused_operators()["repeated"] if one["base"] in row["types"]),
                      {})  # fmt: skip
         start_ns = min(vector.start_ns, mean_ns)
         targets: Targets = {
             (f"kernel:{token.type}", token.input_shapes): (one["dur_ns"], more * start_ns),
             (f"fuse:{token.type}", None): None,
         }
-        found.append(_row(
+        rows.append(_row(
             stage, "small", token, one["count"], one["dur_ns"],
             (more * start_ns + one["idle"], more * start_ns * vector.low, more * mean_ns
              + one["idle"]),
             f"{one['runs']} x {one['count'] / one['runs']:.1f} x {mean_ns / 1e3:.1f} us",
-            known, targets,
+            entry, targets,
         ))  # fmt: skip
-    return found
+    return rows
 
 
 def _replaceable(stage: Stage, vector: Pace, took: Took, free: npt.NDArray[np.bool_]) -> list[Row]:
@@ -339,23 +346,23 @@ def _replaceable(stage: Stage, vector: Pace, took: Took, free: npt.NDArray[np.bo
     names = stage.kernels["base"].unique(maintain_order=True).to_list()
     letters = {name: chr(0xE000 + at) for at, name in enumerate(names)}
     program = "".join(letters[name] for name in stage.kernels["base"])
-    found: list[Row] = []
-    for known in fused_operators()["sequences"]:
+    rows: list[Row] = []
+    for entry in fused_operators()["sequences"]:
         pattern = "".join(
             re.sub(r"[A-Za-z]\w*", lambda name: letters.get(name[0], _UNKNOWN), one)
-            for one in known["types"]
+            for one in entry["types"]
         )
         spans = np.array([one.span() for one in re.finditer(pattern, program)], dtype=np.int64)
         if not len(spans):
             continue
         is_linked = np.concatenate([[0], np.cumsum(took.links >= 0)])
-        taken = np.concatenate([[0], np.cumsum(~free)])
+        used_count = np.concatenate([[0], np.cumsum(~free)])
         begin, end = spans[:, 0], spans[:, 1]
-        wanted = (2 * (is_linked[end - 1] - is_linked[begin]) >= end - 1 - begin) & (
-            taken[end] == taken[begin]
+        is_wanted = (2 * (is_linked[end - 1] - is_linked[begin]) >= end - 1 - begin) & (
+            used_count[end] == used_count[begin]
         )
-        found += _group_sequences(stage, vector, spans[wanted], took, free, known)
-    return found
+        rows += _group_sequences(stage, vector, spans[is_wanted], took, free, entry)
+    return rows
 
 
 def _chains(stage: Stage, vector: Pace, took: Took, free: npt.NDArray[np.bool_]) -> list[Row]:
@@ -376,7 +383,7 @@ def _chains(stage: Stage, vector: Pace, took: Took, free: npt.NDArray[np.bool_])
 
 def _group_sequences(
     stage: Stage, vector: Pace, spans: npt.NDArray[np.int64], took: Took,
-    free: npt.NDArray[np.bool_], known: dict[str, Any] | None,
+    free: npt.NDArray[np.bool_], entry: dict[str, Any] | None,
 ) -> list[Row]:  # fmt: skip
     """A row for each distinct sequence of types and tensors."""
     if not len(spans):
@@ -396,7 +403,7 @@ def _group_sequences(
     linked = np.where(within[:, 1:], np.maximum(took.links[at[:, :-1]], 0), 0).sum(axis=1)
     distinct, which = np.unique(words, axis=0, return_inverse=True)
     which = which.ravel()
-    found: list[Row] = []
+    rows: list[Row] = []
     for number, word in enumerate(distinct):
         mine = which == number
         tokens = [stage.tokens[one] for one in word if one >= 0]
@@ -405,24 +412,24 @@ def _group_sequences(
         count, dur = int(mine.sum()), float(usual[mine].sum())
         before, passing = float(bytes_[mine][0]), float(linked[mine][0])
         after = before - 2 * passing
-        if known is not None and known["tensors"] is not None:
-            after = min(known["tensors"] * float(max(one.largest_bytes for one in tokens)), before)
+        if entry is not None and entry["tensors"] is not None:
+            after = min(entry["tensors"] * float(max(one.largest_bytes for one in tokens)), before)
         saved = before - after
         more = len(tokens) - 1
         start_ns = min(vector.start_ns, dur / count / len(tokens))
         own = max(dur / count - len(tokens) * start_ns, 0.0) / before if before else 0.0
         point = count * (more * start_ns + saved * own)
-        is_one = known is None or known.get("kernels", 1) is not None
+        is_one = entry is None or entry.get("kernels", 1) is not None
         low = count * saved / 2 / vector.best_rate if is_one else 0.0  # as many may run, on as much
         high = dur - count * after / vector.best_rate
-        found.append(_row(
-            stage, "fusion" if known is None else "replacement", tokens[0], count,
+        rows.append(_row(
+            stage, "fusion" if entry is None else "replacement", tokens[0], count,
             float(total[mine].sum()),
             (point, min(low, point), min(max(high, point), dur)),
-            f"{_SHOWN_TYPES.join(one.type for one in tokens)}: -{saved / 1e6:,.1f} MB", known,
+            f"{_SHOWN_TYPES.join(one.type for one in tokens)}: -{saved / 1e6:,.1f} MB", entry,
             _share_savings(tokens, took.dur_ns[at[mine]][:, : len(tokens)].sum(axis=0), point),
         ))  # fmt: skip
-    return found
+    return rows
 
 
 # Targets of a what-if with the shapes of their kernels; what those take, and take less.
@@ -446,17 +453,17 @@ def _share_savings(
 
 def _row(
     stage: Stage, cause: str, token: Token, count: float, total_ns: float,
-    headroom: tuple[float, float, float], evidence: str, known: Mapping[str, Any] | None,
+    headroom: tuple[float, float, float], evidence: str, entry: Mapping[str, Any] | None,
     targets: Targets,
 ) -> Row:  # fmt: skip
     point, low, high = (one * stage.weight for one in headroom)
-    made = ";".join(",".join(map(str, one.shape)) for one in token.made)
+    sizes = ";".join(",".join(map(str, one.shape)) for one in token.made)
     dtype = token.made[0].dtype if token.made else None
-    known = known or {}
+    entry = entry or {}
     return (
-        stage.run, stage.capture, cause, token.type, made or None, dtype, count * stage.weight,
+        stage.run, stage.capture, cause, token.type, sizes or None, dtype, count * stage.weight,
         total_ns * stage.weight, point, low, high, "capture", evidence, None,
-        known.get("replacement"), known.get("condition"), known.get("source"),
+        entry.get("replacement"), entry.get("condition"), entry.get("source"),
         [{"target": target, "input_shapes": shapes,
           "own_ns": None if ns is None else ns[0] * stage.weight,
           "saved_ns": None if ns is None else ns[1] * stage.weight}
@@ -471,9 +478,9 @@ def asked_by(con: duckdb.DuckDBPyConnection, stage: Stage, types: Sequence[str])
     rows = stage.kernels.with_columns(before=following).filter(pl.col("type").is_in(list(types)))
     here: list[Any] = [stage.run, stage.capture, stage.rank,
                        rows["connection_id"].drop_nulls().to_list()]  # fmt: skip
-    asked = frame(con, _ASKED, here)
+    data_settings = frame(con, _ASKED, here)
     return (
-        rows.join(asked, on="connection_id", how="left")
+        rows.join(data_settings, on="connection_id", how="left")
         .group_by("type", "input_shapes")
         .agg(pl.col("asked_by", "before").drop_nulls().mode().sort().first())
     )

@@ -34,8 +34,8 @@ class Pace:
 
 def pace(work: Floats, dur_ns: Floats, count: Floats) -> Pace | None:
     """The line through kernels with this work, mean duration and count; None: too few or alike."""
-    known = (work > 0) & (dur_ns > 0) & (count > 0)
-    work, dur_ns, count = work[known], dur_ns[known], count[known]
+    is_usable = (work > 0) & (dur_ns > 0) & (count > 0)
+    work, dur_ns, count = work[is_usable], dur_ns[is_usable], count[is_usable]
     if len(np.unique(work)) < _LEAST_POINTS or work.max() < _LEAST_SPAN * work.min():
         return None
     weights = np.sqrt(count)
@@ -83,10 +83,10 @@ def _through_medians(
         error = np.abs(dur_ns - expected) / larger
         scale = np.sqrt(weights / np.maximum(error, 1e-3)) / larger
         sides = np.column_stack([np.ones_like(work), work]) * scale[:, None]
-        found = np.linalg.lstsq(sides, dur_ns * scale, rcond=None)[0]
-        start_ns = float(np.clip(found[0], 0, least_ns))
-        if found[1] > 0:
-            ns_per_work = float(found[1])
+        coefficients = np.linalg.lstsq(sides, dur_ns * scale, rcond=None)[0]
+        start_ns = float(np.clip(coefficients[0], 0, least_ns))
+        if coefficients[1] > 0:
+            ns_per_work = float(coefficients[1])
     return start_ns, ns_per_work
 
 

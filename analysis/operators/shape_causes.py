@@ -63,9 +63,9 @@ def paces(rows: pl.DataFrame) -> Paces:
     products: dict[str | None, tuple[Pace, str]] = {}
     for (dtype,), mine in rows.filter("is_tiled", pl.col("flops") > 0).group_by("dtype"):
         for even in ("is_aligned", "is_tiled"):
-            found = _line(mine.filter(even), "flops")
-            if found is not None:
-                products.setdefault(None if dtype is None else str(dtype), (found, even))
+            line = _line(mine.filter(even), "flops")
+            if line is not None:
+                products.setdefault(None if dtype is None else str(dtype), (line, even))
     return Paces(_line(vector, "moved_bytes"), products)
 
 
@@ -92,8 +92,10 @@ def with_tiling(rows: pl.DataFrame) -> pl.DataFrame:
         _sizes(one) if one["class"] in _PRODUCTS and one["flops"] else _UNSIZED
         for one in shapes.iter_rows(named=True)
     ]
-    known = shapes.hstack(pl.DataFrame(cells, schema=_SIZES, orient="row"))
-    return rows.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    shapes_with_tiles = shapes.hstack(pl.DataFrame(cells, schema=_SIZES, orient="row"))
+    return rows.join(
+        shapes_with_tiles, on=keys, how="left", nulls_equal=True, maintain_order="left"
+    )
 
 
 _Sizes = tuple[bool | None, bool | None, float | None, float | None, float | None, str | None]
@@ -104,14 +106,14 @@ def _sizes(row: dict[str, object]) -> _Sizes:
     """M, N and K of a product: its result is (..., M, N); K follows from the FLOPs."""
     bits = _BITS.get(str(row["dtype"]))
     try:
-        given = tensors(_text(row["input_shapes"]), _text(row["input_dtypes"]),
+        inputs = tensors(_text(row["input_shapes"]), _text(row["input_dtypes"]),
                         _text(row["input_formats"]))  # fmt: skip
-        made = tensors(_text(row["output_shapes"]))
+        outputs = tensors(_text(row["output_shapes"]))
     except ValueError:
         return _UNSIZED
-    if bits is None or len(given) < 2 or not made:
+    if bits is None or len(inputs) < 2 or not outputs:
         return _UNSIZED
-    one, other, result = given[0], given[1], made[0]
+    one, other, result = inputs[0], inputs[1], outputs[0]
     if one is None or other is None or result is None:
         return _UNSIZED
     if min(len(one.shape), len(other.shape), len(result.shape)) < 2 or not result.element_count:
@@ -160,22 +162,22 @@ def evidence(
         own_ns=pl.col("total_ns"),
         saved_ns=pl.col("headroom_ns") if target is None else pl.lit(None, pl.Float64),
     )
-    told = pl.lit(None, pl.String) if text is None else text
+    literal = pl.lit(None, pl.String) if text is None else text
     return rows.select(
         "run", "capture", pl.lit(cause).alias("cause"), "type", "input_shapes", "dtype", "count",
         "total_ns", "headroom_ns", "headroom_low_ns", "headroom_high_ns",
-        pl.lit(basis).alias("basis"), told.alias("evidence"),
+        pl.lit(basis).alias("basis"), literal.alias("evidence"),
         *(pl.lit(None, pl.String).alias(name)
           for name in ("asked_by", "replacement", "condition", "source")),
         pl.concat_list(saved).alias("saved"),
     ).cast(pl.Schema(EVIDENCE))  # fmt: skip
 
 
-def padding(rows: pl.DataFrame, known: Paces) -> pl.DataFrame:
+def padding(rows: pl.DataFrame, paces: Paces) -> pl.DataFrame:
     """Products of odd sizes that take longer than the line of aligned ones says, by more than a
     tenth of those do; each of its kernels, not some."""
-    found = [pl.DataFrame(schema=EVIDENCE)]
-    for dtype, (line, even) in known.products.items():
+    frames = [pl.DataFrame(schema=EVIDENCE)]
+    for dtype, (line, even) in paces.products.items():
         mine = rows.filter(
             pl.col(even).eq(False), pl.col("dtype").eq_missing(pl.lit(dtype, pl.String))
         )
@@ -194,32 +196,34 @@ def padding(rows: pl.DataFrame, known: Paces) -> pl.DataFrame:
             pl.col("least_ns")
             > line.start_ns + line.ns_per_work * pl.col("flops") * pl.col("tile_waste_ratio"),
         )
-        found.append(evidence(mine, "padding", "capture", pl.col("odd")))
-    return pl.concat(found)
+        frames.append(evidence(mine, "padding", "capture", pl.col("odd")))
+    return pl.concat(frames)
 
 
-def blocks(rows: pl.DataFrame, known: Paces, cores: int | None) -> pl.DataFrame:
+def blocks(rows: pl.DataFrame, paces: Paces, cores: int | None) -> pl.DataFrame:
     """Kernels on fewer cores than there are, or in a last wave that fills few of them, though their
     tensors would fill all; no further than at the highest rate of the capture."""
     if not cores:
         return pl.DataFrame(schema=EVIDENCE)
     is_vector = pl.col("core").is_in(list(_VECTOR))
     on = pl.when(is_vector).then(2 * cores).otherwise(cores)
-    given = pl.col("most_blocks_count")
+    block_count = pl.col("most_blocks_count")
     result = pl.col("output_shapes").map_elements(_elements, return_dtype=pl.Int64)
     fills = (
         pl.when(is_vector)
         .then(pl.col("moved_bytes") >= on * _CORE_BYTES)
         .otherwise(result >= on * _BLOCK_TILE)
     )
-    waves = (given / on).ceil()
-    start_ns = known.vector.start_ns if known.vector is not None else 0.0
-    best = known.vector.best_rate if known.vector is not None else None
-    spread = (pl.col("total_ns") - pl.col("count") * start_ns).clip(0) * (1 - given / (waves * on))
+    waves = (block_count / on).ceil()
+    start_ns = paces.vector.start_ns if paces.vector is not None else 0.0
+    best = paces.vector.best_rate if paces.vector is not None else None
+    spread = (pl.col("total_ns") - pl.col("count") * start_ns).clip(0) * (
+        1 - block_count / (waves * on)
+    )
     at_best = pl.col("count") * pl.col("moved_bytes") / best if best else pl.lit(0.0)
     most = pl.when(is_vector).then((pl.col("total_ns") - at_best).clip(0)).otherwise(spread)
     mine = (
-        rows.filter(pl.col("core").is_in([*_VECTOR, *_CUBE]), given > 0, fills)
+        rows.filter(pl.col("core").is_in([*_VECTOR, *_CUBE]), block_count > 0, fills)
         .with_columns(headroom_high_ns=spread, headroom_ns=pl.min_horizontal(spread, most),
                       headroom_low_ns=pl.lit(0.0))
         .filter(pl.col("headroom_ns") > 0)
@@ -232,10 +236,10 @@ def blocks(rows: pl.DataFrame, known: Paces, cores: int | None) -> pl.DataFrame:
 
 def _elements(shapes: str) -> int:
     try:
-        made = tensors(shapes)
+        outputs = tensors(shapes)
     except ValueError:
         return 0
-    return max((one.element_count for one in made if one is not None), default=0)
+    return max((one.element_count for one in outputs if one is not None), default=0)
 
 
 def layout(rows: pl.DataFrame) -> pl.DataFrame:
@@ -277,7 +281,7 @@ def layout(rows: pl.DataFrame) -> pl.DataFrame:
     return evidence(mine, "layout", "kernels", text)
 
 
-def ai_cpu(rows: pl.DataFrame, known: Paces) -> pl.DataFrame:
+def ai_cpu(rows: pl.DataFrame, paces: Paces) -> pl.DataFrame:
     """Kernels on the AI CPU: what they take beyond a vector kernel that moves as many bytes; where
     those are unknown, at most all."""
     mine = rows.filter(pl.col("core") == "AI_CPU")
@@ -286,7 +290,7 @@ def ai_cpu(rows: pl.DataFrame, known: Paces) -> pl.DataFrame:
     # as these then run beneath the next ones.
     alone = pl.when(total > 0).then((pl.col("computing_ns") / total).clip(0, 1))
     most = pl.when(alone > _MOSTLY).then(1.0).otherwise(alone)
-    line = known.vector
+    line = paces.vector
     if line is None:
         point = low = pl.lit(None, pl.Float64)
         high = total
@@ -316,10 +320,10 @@ def clocks(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFra
     """Clock of the AI cores of each rank while kernels ran: rank, mhz (from cycles over time, else
     as recorded), full_mhz (the highest here, or the chip's)."""
     open_views(con, ["shapes"])
-    found = frame(con, _CLOCKS, [run, capture]).drop_nulls("mhz").filter(pl.col("mhz") > 0)
+    readings = frame(con, _CLOCKS, [run, capture]).drop_nulls("mhz").filter(pl.col("mhz") > 0)
     nominal = [one.mhz for (a, b, _), one in peaks(con).items() if (a, b) == (run, capture)]
     full = max((one for one in nominal if one is not None), default=None)
-    return found.with_columns(
+    return readings.with_columns(
         full_mhz=pl.max_horizontal(pl.col("mhz").max(), pl.lit(full, pl.Float64))
     )
 
@@ -393,8 +397,10 @@ def recompute(rows: pl.DataFrame, ranked: pl.DataFrame) -> pl.DataFrame:
         1 - 1 / pl.col("count")
     )  # fmt: skip
     mine = rows.with_columns(share=pl.coalesce(factor, table)).drop_nulls("share")
-    given = pl.col("share") * pl.col("total_ns")
-    mine = mine.with_columns(headroom_ns=given, headroom_low_ns=given, headroom_high_ns=given)
+    share_ns = pl.col("share") * pl.col("total_ns")
+    mine = mine.with_columns(
+        headroom_ns=share_ns, headroom_low_ns=share_ns, headroom_high_ns=share_ns
+    )
     text = pl.format("{} / {}", (pl.col("count") * pl.col("share")).round(1),
                      pl.col("count").round(1))  # fmt: skip
     return evidence(mine, "recompute", "kernels", text)
@@ -406,18 +412,18 @@ def modes(
     """Variables of the environment that trade speed for determinism or debugging, and why nothing
     is told of what they cost, or of any; None: none of those that were recorded does."""
     query = "select environment, count(*) from ranks where run = ? and capture = ? group by all"
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     why: str | None = Message("no environment variables were recorded")
     recorded = frame(con, query, [run, capture]).drop_nulls("environment")
     if recorded.height:
         why = Message("environment variables were recorded, but all of them are empty")
     for text, ranks in recorded.iter_rows():
-        known = json.loads(text)
-        why = None if known else why
-        for name, value in _slowing(known.items()):
-            found[f"{name}={value}"] = found.get(f"{name}={value}", 0) + ranks
+        settings = json.loads(text)
+        why = None if settings else why
+        for name, value in _slowing(settings.items()):
+            values[f"{name}={value}"] = values.get(f"{name}={value}", 0) + ranks
     nothing = dict.fromkeys(EVIDENCE) | {"run": run, "capture": capture, "cause": "mode"}
-    rows = [nothing | {"evidence": text, "saved": []} for text in sorted(found)]
+    rows = [nothing | {"evidence": text, "saved": []} for text in sorted(values)]
     if rows:
         why = Message("what a mode costs is not recorded: run some steps without it")
     return pl.DataFrame(rows, schema=EVIDENCE), why
@@ -432,6 +438,6 @@ def _slowing(variables: Iterable[tuple[str, object]]) -> Iterable[tuple[str, str
 
 def core_count(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> int | None:
     """AI cores of the capture's chip; None: not known."""
-    found = {one.cores for (a, b, _), one in peaks(con).items() if (a, b) == (run, capture)}
-    counts = [one for one in found if one]
+    core_counts = {one.cores for (a, b, _), one in peaks(con).items() if (a, b) == (run, capture)}
+    counts = [one for one in core_counts if one]
     return max(counts) if counts and np.ptp(counts) == 0 else None

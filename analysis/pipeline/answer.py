@@ -53,12 +53,12 @@ def recognise(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Pipelin
     try:
         return pipeline(con, run, capture)
     except TraceNotFound as error:
-        told = Message(
+        note = Message(
             "{capture}: no single kernels were recorded, so no passes are recognised; the"
             " profiler's own bubble is in `npuscope steps --json`",
             capture=capture,
         )
-        raise TraceNotFound(told) from error
+        raise TraceNotFound(note) from error
 
 
 @memoize
@@ -69,20 +69,20 @@ def pipeline_answer(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> A
     from .phases import pipeline_masking, pipeline_phases
     from .stage_parts import pipeline_stages
 
-    found = recognise(con, run, capture)
-    notes = pipeline_notes(found)
+    pipeline = recognise(con, run, capture)
+    notes = pipeline_notes(pipeline)
     bubbles = None
-    if found.stages > 1:
+    if pipeline.stages > 1:
         try:
-            bubbles = pipeline_bubbles(found)
+            bubbles = pipeline_bubbles(pipeline)
         except CannotAnswer as error:
             notes.append(Message("bubbles are not taken apart: {why}", why=error.message))
-    masking = pipeline_masking(found)
+    masking = pipeline_masking(pipeline)
     return Answer(
-        pipeline_facts(found, masking, bubbles),
-        pipeline_phases(con, found),
+        pipeline_facts(pipeline, masking, bubbles),
+        pipeline_phases(con, pipeline),
         masking,
-        pipeline_stages(found),
+        pipeline_stages(pipeline),
         bubbles,
         notes,
     )
@@ -113,13 +113,13 @@ def pipeline_overview(
         return Message("{why}", why=error.message)
 
 
-def answer_rows(found: Answer) -> dict[str, Any]:
+def answer_rows(answer: Answer) -> dict[str, Any]:
     """The answer for programs: the facts, with the rows of all else."""
-    (facts,) = rows(found.facts)
+    (facts,) = rows(answer.facts)
     return {
-        **facts, "phases": rows(found.phases), "masking": rows(found.masking),
-        "stage_parts": rows(found.stages),
-        "bubbles": None if found.bubbles is None else rows(found.bubbles),
+        **facts, "phases": rows(answer.phases), "masking": rows(answer.masking),
+        "stage_parts": rows(answer.stages),
+        "bubbles": None if answer.bubbles is None else rows(answer.bubbles),
     }  # fmt: skip
 
 
@@ -156,10 +156,10 @@ def answer_rows(found: Answer) -> dict[str, Any]:
 #     window, mean of the stages; NULL: not known
 #   bubble_cause    varchar    what makes most of it
 def pipeline_facts(
-    found: Pipeline, masking: pl.DataFrame, bubbles: pl.DataFrame | None
+    pipeline: Pipeline, masking: pl.DataFrame, bubbles: pl.DataFrame | None
 ) -> pl.DataFrame:
     """The row of the metric, with rows of `pipeline_masking` and `pipeline_bubbles`."""
-    named = found.named
+    named = pipeline.named
     whole = (
         masking.filter(kind="all")
         .group_by("phase")
@@ -174,10 +174,10 @@ def pipeline_facts(
         ratio = of_cause.filter(cause="all")["bubble_ratio"].item()
         cause = of_cause.filter(pl.col("cause") != "all").sort("bubble_ns")["cause"][-1]
     row = {
-        "run": found.run, "capture": found.capture, "schedule": named.name,
+        "run": pipeline.run, "capture": pipeline.capture, "schedule": named.name,
         "confidence": named.confidence, "distance_ratio": named.distance, "also": [*named.also],
-        "micro_batches": named.micro_batches, "chunks": named.chunks, "stages": found.stages,
-        "seen_stages": len(found.seen), "basis": found.basis,
+        "micro_batches": named.micro_batches, "chunks": named.chunks, "stages": pipeline.stages,
+        "seen_stages": len(pipeline.seen), "basis": pipeline.basis,
         "steady_masking_ratio": masked.get(STEADY), "step_masking_ratio": masked.get(STEP),
         "bubble_ratio": ratio, "bubble_cause": cause,
     }  # fmt: skip
@@ -190,9 +190,9 @@ def pipeline_facts(
     })  # fmt: skip
 
 
-def unmarked_notes(found: Pipeline) -> list[str]:
+def unmarked_notes(pipeline: Pipeline) -> list[str]:
     """What figures of a step are, where none is marked."""
-    if found.ops.steps != [None]:
+    if pipeline.ops.steps != [None]:
         return []
     return [
         Message(
@@ -202,23 +202,23 @@ def unmarked_notes(found: Pipeline) -> list[str]:
     ]
 
 
-def pipeline_notes(found: Pipeline) -> list[str]:
+def pipeline_notes(pipeline: Pipeline) -> list[str]:
     """What recognition rests on, and what it lacks."""
     from .recognition import NONE
 
-    named = found.named
-    notes = [_BASIS[found.basis], *unmarked_notes(found)]
+    named = pipeline.named
+    notes = [_BASIS[pipeline.basis], *unmarked_notes(pipeline)]
     if named.also:
         notes.append(Message(
             "what was captured fits {others} as well as {name}",
             others=", ".join(named.also), name=named.name,
         ))  # fmt: skip
-    if missing := sorted({*range(found.stages)} - {*found.seen}):
+    if missing := sorted({*range(pipeline.stages)} - {*pipeline.seen}):
         notes.append(Message(
             "no passes of stages {stages} were captured: record a rank of every stage",
             stages=numbers(missing),
         ))  # fmt: skip
-    if named.name == NONE and found.stages > 1:
+    if named.name == NONE and pipeline.stages > 1:
         notes.append(Message(
             "no known order is near what ran: forwards and backwards of each stage are counted,"
             " nothing is named"

@@ -45,17 +45,17 @@ def pipeline_view(
     """One capture's pipeline, with another schedule or number of micro-batches (None: none), in the
     chosen step, else the first. Raises as `tries.ready` and `tries.asked_tries` do."""
     job = ready(con, recognise(con, *one_capture(con, scope.job)))
-    asked = asked_tries(job, words, micro_batches)
-    found = job.measured
-    column = next((at for at, step in enumerate(found.steps) if step == scope.step), 0)
+    orders = asked_tries(job, words, micro_batches)
+    passes = job.measured
+    column = next((at for at, step in enumerate(passes.steps) if step == scope.step), 0)
     return PipelineView(
-        pipeline_tries(job, asked),
-        pipeline_blocks(job, asked[0] if asked else None, column),
+        pipeline_tries(job, orders),
+        pipeline_blocks(job, orders[0] if orders else None, column),
         pipeline_bubbles(job.pipeline),
         job.pipeline.named.confidence,
-        found.steps[column],
-        found.ranks[column],
-        tuple(tries_notes(job, asked)),
+        passes.steps[column],
+        passes.ranks[column],
+        tuple(tries_notes(job, orders)),
     )
 
 
@@ -86,22 +86,22 @@ def what_ran(con: duckdb.DuckDBPyConnection, scope: Scope) -> Answer:
 #   start_ns     double   from the first start of a pass
 #   dur_ns       double   how long it takes; of a cause, as it is drawn
 #   share_ns     double   what the cause makes of the pause; NULL: a pass
-def pipeline_blocks(job: Ready, asked: OrderRequest | None, column: int) -> pl.DataFrame:
+def pipeline_blocks(job: Ready, order: OrderRequest | None, column: int) -> pl.DataFrame:
     """The rows of the metric."""
-    found = job.measured
+    passes = job.measured
     # Without hosts and replicas, as for `pipeline_bubbles`.
-    every = measure_passes(job.pipeline.passes, found.made.schedule)
+    every = measure_passes(job.pipeline.passes, passes.made.schedule)
     places = [*zip(every.steps, every.ranks, strict=True)]
-    own = places.index((found.steps[column], found.ranks[column]))
+    own = places.index((passes.steps[column], passes.ranks[column]))
     shares = {cause: one[:, own] for cause, one in step_pauses(job.pipeline, every).items()}
     starts, ends = every.starts_ns[:, own], every.ends_ns[:, own]
     late = float(shares["late start"].max())
     rows = _rows(every.made, starts + late, ends + late, shares, is_tried=False)
-    if asked is not None:
-        other = try_order(job, asked)
+    if order is not None:
+        other = try_order(job, order)
         times = np.rint(other.durations_ns)
         shares = {cause: one[:, column]
-                  for cause, one in order_pauses(found, other.made, times).items()}  # fmt: skip
+                  for cause, one in order_pauses(passes, other.made, times).items()}  # fmt: skip
         starts = other.starts_ns[:, column]
         ends = starts + other.durations_ns[:, column]
         rows += _rows(other.made, starts, ends, shares, is_tried=True)
@@ -110,10 +110,10 @@ def pipeline_blocks(job: Ready, asked: OrderRequest | None, column: int) -> pl.D
 
 
 def _rows(
-    made: Precedence, starts: Times, ends: Times, shares: Mapping[str, Times], *, is_tried: bool
+    graph: Precedence, starts: Times, ends: Times, shares: Mapping[str, Times], *, is_tried: bool
 ) -> list[tuple[object, ...]]:
     """Passes of each device and the causes of the pauses before, between and behind them."""
-    count = len(made.entries)
+    count = len(graph.entries)
     total = np.sum([*shares.values()], axis=0)
     positive = np.sum([np.maximum(one, 0) for one in shares.values()], axis=0)
     scale = np.divide(total, positive, out=np.zeros_like(total), where=positive > 0)
@@ -126,13 +126,13 @@ def _rows(
             rows.append((is_tried, device, cause, None, None, begin, length, share))
             begin += length
 
-    for at, (device, entry) in enumerate(made.entries):
+    for at, (device, entry) in enumerate(graph.entries):
         pause(device, at, float(starts[at] - total[at]))
         rows += [
             (is_tried, device, one.kind, one.chunk, one.micro_batch, float(starts[at]),
              float(ends[at] - starts[at]), None)
             for one in entry
         ]  # fmt: skip
-        if at + 1 == count or made.entries[at + 1][0] != device:
+        if at + 1 == count or graph.entries[at + 1][0] != device:
             pause(device, count + device, float(ends[at]))
     return rows

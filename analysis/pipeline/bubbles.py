@@ -30,18 +30,18 @@ CAUSES = (
 )  # fmt: skip
 
 
-def rank_bubbles(found: Pipeline) -> pl.DataFrame:
+def rank_bubbles(pipeline: Pipeline) -> pl.DataFrame:
     """Step, rank, stage, window_ns (from the first start of any rank of the step to the last end),
     bubble_ns (of it, no pass of the rank ran), and a column for each of CAUSES: these add up to
     bubble_ns. Raises CannotAnswer where no order was recognised, or passes of stages are missing.
     """
-    order = found.named.order
+    order = pipeline.named.order
     if order is None:
         raise CannotAnswer(
             Message("no schedule was recognised, so its bubbles have no causes to tell apart")
         )
-    job = measure_passes(found.passes, order)
-    shares = step_pauses(found, job)
+    job = measure_passes(pipeline.passes, order)
+    shares = step_pauses(pipeline, job)
     devices = _devices(job.made)
     parts = {
         cause: np.stack([pauses[devices == at].sum(axis=0) for at in range(job.devices)])
@@ -62,34 +62,34 @@ def rank_bubbles(found: Pipeline) -> pl.DataFrame:
     return pl.DataFrame(rows, schema_overrides=schema).sort("step", "rank")
 
 
-def step_pauses(found: Pipeline, job: MeasuredPasses) -> dict[str, Times]:
+def step_pauses(pipeline: Pipeline, job: MeasuredPasses) -> dict[str, Times]:
     """What each of CAUSES makes of each pause x column of a pipeline that ran: pauses before
     entries, then behind the last one of each device. Whole ns, some negative; they add up to the
     pauses, in a window from the first start of any rank of the step to the last end."""
-    made = job.made
-    shares = order_pauses(job, made, job.ends_ns - job.starts_ns)
+    graph = job.made
+    shares = order_pauses(job, graph, job.ends_ns - job.starts_ns)
     executed: Times = np.sum([*shares.values()], axis=0)
-    starts, ends = _windows(found, job)
+    starts, ends = _windows(pipeline, job)
     firsts, lasts = _edges(job, starts, ends)
     none = np.zeros_like(executed)
-    leading, trailing = _ends(made)
+    leading, trailing = _ends(graph)
     late_start, late_end = none.copy(), none.copy()
     late_start[leading] = firsts
     late_end[trailing] = lasts
-    other = _pauses(made, job.starts_ns, job.ends_ns - job.starts_ns) - executed
+    other = _pauses(graph, job.starts_ns, job.ends_ns - job.starts_ns) - executed
     return {**shares, "other": other, "late start": late_start, "late end": late_end}
 
 
-def order_pauses(job: MeasuredPasses, made: Precedence, own: Times) -> dict[str, Times]:
+def order_pauses(job: MeasuredPasses, graph: Precedence, own: Times) -> dict[str, Times]:
     """The same of an order whose entries take `own`, executed: all causes but `other` and those of
     the window."""
-    kinds = _numbers([tuple(one.kind for one in entry) for _, entry in made.entries])
+    kinds = _numbers([tuple(one.kind for one in entry) for _, entry in graph.entries])
     places = _numbers([(device, *((one.kind, one.chunk) for one in entry))
-                       for device, entry in made.entries])  # fmt: skip
+                       for device, entry in graph.entries])  # fmt: skip
     of_rank = np.stack([_means(own[:, [at]], places) for at in range(own.shape[1])], axis=1)
     everywhere = np.ones((1, own.shape[1]))
-    gaps = np.rint(job.entry_gaps(made))
-    lags = np.rint(job.link_lags(made))
+    gaps = np.rint(job.entry_gaps(graph))
+    lags = np.rint(job.link_lags(graph))
     runs = [
         (_means(own, kinds)[:, None] * everywhere, None, None),
         (_means(own, places)[:, None] * everywhere, None, None),
@@ -101,37 +101,37 @@ def order_pauses(job: MeasuredPasses, made: Precedence, own: Times) -> dict[str,
     before: Times | None = None
     shares = {}
     for cause, run in zip(CAUSES, runs, strict=False):
-        after = _pauses(made, made.starts(*run), run[0])
+        after = _pauses(graph, graph.starts(*run), run[0])
         shares[cause] = after if before is None else after - before
         before = after
     return shares
 
 
-def _devices(made: Precedence) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _devices(graph: Precedence) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Of pauses."""
-    before = [device for device, _ in made.entries]
-    return np.array([*before, *range(len(made.schedule.orders))])
+    before = [device for device, _ in graph.entries]
+    return np.array([*before, *range(len(graph.schedule.orders))])
 
 
-def _ends(made: Precedence) -> tuple[list[int], list[int]]:
+def _ends(graph: Precedence) -> tuple[list[int], list[int]]:
     """Which pauses come before all passes of a device, and which behind them."""
-    devices = [device for device, _ in made.entries]
-    count = len(made.schedule.orders)
+    devices = [device for device, _ in graph.entries]
+    count = len(graph.schedule.orders)
     return [devices.index(at) for at in range(count)], [*range(len(devices), len(devices) + count)]
 
 
-def _pauses(made: Precedence, starts: Times, durations: Times) -> Times:
+def _pauses(graph: Precedence, starts: Times, durations: Times) -> Times:
     """Pauses x columns, from the first start of a device (0) to the last end."""
     ends = starts + durations
     length = ends.max(axis=0)
     before = np.zeros_like(starts)
-    is_next = made.link == ORDER
-    before[made.target[is_next]] = ends[made.source[is_next]]
-    devices = _devices(made)[: len(starts)]
-    last = np.zeros((len(made.schedule.orders), starts.shape[1]))
+    is_next = graph.link == ORDER
+    before[graph.target[is_next]] = ends[graph.source[is_next]]
+    devices = _devices(graph)[: len(starts)]
+    last = np.zeros((len(graph.schedule.orders), starts.shape[1]))
     np.maximum.at(last, devices, ends)
-    found: Times = np.concatenate([starts - before, length - last])
-    return found
+    pauses: Times = np.concatenate([starts - before, length - last])
+    return pauses
 
 
 def _column(values: Times) -> list[int]:
@@ -141,25 +141,25 @@ def _column(values: Times) -> list[int]:
 
 def _numbers(keys: list[tuple[object, ...]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The same number for equal keys."""
-    known: dict[tuple[object, ...], int] = {}
-    return np.array([known.setdefault(key, len(known)) for key in keys])
+    numbers: dict[tuple[object, ...], int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
 
 
 def _means(times: Times, of: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Times:
     """Of each entry the mean over those of its number, over all columns; whole ns."""
     sums = np.bincount(of, weights=times.sum(axis=1))
-    found: Times = np.rint(sums / (np.bincount(of) * times.shape[1]))[of]
-    return found
+    means: Times = np.rint(sums / (np.bincount(of) * times.shape[1]))[of]
+    return means
 
 
-def _windows(found: Pipeline, job: MeasuredPasses) -> tuple[Times, Times]:
+def _windows(pipeline: Pipeline, job: MeasuredPasses) -> tuple[Times, Times]:
     """First start and last end of each column, since `ops.zero_ns`."""
-    zero_ns = found.ops.zero_ns
-    spans = found.passes.group_by("step", "rank").agg(
+    zero_ns = pipeline.ops.zero_ns
+    spans = pipeline.passes.group_by("step", "rank").agg(
         start=pl.col("start_ns").min() - zero_ns, end=pl.col("end_ns").max() - zero_ns
     )
-    known = {(step, rank): (start, end) for step, rank, start, end in spans.iter_rows()}
-    its = [[known[step, rank] for rank in ranks]
+    span_of = {(step, rank): (start, end) for step, rank, start, end in spans.iter_rows()}
+    its = [[span_of[step, rank] for rank in ranks]
            for step, ranks in zip(job.steps, job.ranks, strict=True)]  # fmt: skip
     starts = np.array([min(one[0] for one in column) for column in its], np.float64)
     ends = np.array([max(one[1] for one in column) for column in its], np.float64)
@@ -198,9 +198,9 @@ def _edges(job: MeasuredPasses, starts: Times, ends: Times) -> tuple[Times, Time
 #     start, late end; all: their sum
 #   bubble_ns     bigint   bubble that it makes, per rank and step
 #   bubble_ratio  double   over the step's window, from the first start of any rank to the last end
-def pipeline_bubbles(found: Pipeline) -> pl.DataFrame:
+def pipeline_bubbles(pipeline: Pipeline) -> pl.DataFrame:
     """Rows of the metric. Raises CannotAnswer as `rank_bubbles`."""
-    sums = rank_bubbles(found).group_by("stage").agg(
+    sums = rank_bubbles(pipeline).group_by("stage").agg(
         pl.col("window_ns", "bubble_ns", *CAUSES).sum(), count=pl.len().cast(pl.Int64)
     ).sort("stage")  # fmt: skip
     named = [cause for cause in CAUSES if cause != "other"]
@@ -213,7 +213,7 @@ def pipeline_bubbles(found: Pipeline) -> pl.DataFrame:
                  value_name="bubble_ns")
         .sort("stage", pl.col("cause").cast(pl.Enum([*CAUSES, "all"])))
         .select(
-            pl.lit(found.run).alias("run"), pl.lit(found.capture).alias("capture"), "stage",
+            pl.lit(pipeline.run).alias("run"), pl.lit(pipeline.capture).alias("capture"), "stage",
             "cause", "bubble_ns",
             bubble_ratio=pl.col("bubble_ns") * pl.col("count") / pl.col("window_ns"),
         )

@@ -50,73 +50,77 @@ def cut(kernels: pl.DataFrame, transfers: pl.DataFrame, stages: pl.DataFrame) ->
         .unique(["lane", "direction"], keep="first", maintain_order=True)
         .drop("dur")
     )
-    kept = kernels.join(main, on=["lane", "direction", "stream"], how="inner")
-    kept = _by_partners(_with_segments(kept, transfers))
+    main_kernels = kernels.join(main, on=["lane", "direction", "stream"], how="inner")
+    main_kernels = _by_partners(_with_segments(main_kernels, transfers))
     code = pl.col("type").fill_null("?").rank("dense").cast(pl.Int32).alias("code")
-    kept = kept.sort("lane", "direction", "row").with_columns(code)
-    lanes = kept["lane"].to_numpy()
-    ways = kept["direction"].replace_strict(_WAYS, return_dtype=pl.Int8).to_numpy()
-    segments = kept["segment"].to_numpy()
-    codes = np.ascontiguousarray(kept["code"].to_numpy())
-    products = np.concatenate([[0], np.cumsum(kept["is_cube"].to_numpy())])
-    is_new = np.ones(len(kept) + 1, bool)
+    main_kernels = main_kernels.sort("lane", "direction", "row").with_columns(code)
+    lanes = main_kernels["lane"].to_numpy()
+    ways = main_kernels["direction"].replace_strict(_WAYS, return_dtype=pl.Int8).to_numpy()
+    segments = main_kernels["segment"].to_numpy()
+    codes = np.ascontiguousarray(main_kernels["code"].to_numpy())
+    products = np.concatenate([[0], np.cumsum(main_kernels["is_cube"].to_numpy())])
+    is_new = np.ones(len(main_kernels) + 1, bool)
     is_new[1:-1] = (np.diff(lanes) != 0) | (np.diff(ways) != 0) | (np.diff(segments) != 0)
     edges = np.flatnonzero(is_new)
-    found: dict[tuple[int, int], list[Piece]] = {}
+    pieces_by_lane: dict[tuple[int, int], list[Piece]] = {}
     for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         if products[last] > products[first]:
             key = (int(lanes[first]), int(ways[first]))
-            found.setdefault(key, []).append(Piece(first, last, codes[first:last].tobytes()))
+            pieces_by_lane.setdefault(key, []).append(
+                Piece(first, last, codes[first:last].tobytes())
+            )
     stage_of = dict(stages.select("lane", "stage").iter_rows())
-    products_of = frozenset(kept.filter("is_cube")["code"].unique().to_list())
-    whole = _repeated_pieces(found, stage_of, products_of)
-    kept = _with_whole_backwards(kept, _places(kept, whole))
-    weights = np.concatenate([[0], np.cumsum(kept["is_weight"].to_numpy())])
+    products_of = frozenset(main_kernels.filter("is_cube")["code"].unique().to_list())
+    whole = _repeated_pieces(pieces_by_lane, stage_of, products_of)
+    main_kernels = _with_whole_backwards(main_kernels, _places(main_kernels, whole))
+    weights = np.concatenate([[0], np.cumsum(main_kernels["is_weight"].to_numpy())])
     for (lane, way), pieces in whole.items():
         if way == _WAYS[WEIGHTS]:
             others = whole.get((lane, _WAYS[BACKWARD]), [])
             left = sum(int(weights[one.last] == weights[one.first]) for one in others)
             tried = (pieces, _at_least(pieces, left), _split_repeats(pieces))
             whole[lane, way] = next((one for one in tried if len(one) == left), pieces)
-    return kept.with_columns(piece=_places(kept, whole)).filter(pl.col("piece") >= 0)
+    return main_kernels.with_columns(piece=_places(main_kernels, whole)).filter(
+        pl.col("piece") >= 0
+    )
 
 
-def _places(kept: pl.DataFrame, whole: dict[tuple[int, int], list[Piece]]) -> pl.Series:
+def _places(kernels: pl.DataFrame, whole: dict[tuple[int, int], list[Piece]]) -> pl.Series:
     """Which of its lane's pieces of a direction each kernel is in; -1: none."""
-    number = np.full(len(kept), -1, np.int64)
+    number = np.full(len(kernels), -1, np.int64)
     for pieces in whole.values():
         for at, piece in enumerate(pieces):
             number[piece.first : piece.last] = at
     return pl.Series(number)
 
 
-def _with_whole_backwards(kept: pl.DataFrame, piece: pl.Series) -> pl.DataFrame:
+def _with_whole_backwards(kernels: pl.DataFrame, piece: pl.Series) -> pl.DataFrame:
     """With `is_weight` also where no sizes tell: some passes of a lane leave weights to passes of
     their own, and a backward with more products for each of its own forward (by sequence numbers)
     than those makes gradients of weights itself."""
-    rows = kept.with_columns(piece=piece).filter(pl.col("piece") >= 0, pl.col("is_product"))
+    rows = kernels.with_columns(piece=piece).filter(pl.col("piece") >= 0, pl.col("is_product"))
     is_unknown = rows.group_by("lane").agg(
         is_unknown=(~pl.col("is_sized")).all() & pl.col("direction").eq(WEIGHTS).any()
     )
     rows = rows.join(is_unknown.filter("is_unknown"), on="lane", how="semi")
     if rows.is_empty():
-        return kept
+        return kernels
     keys = ["lane", "direction", "piece"]
     counts = rows.group_by(keys).agg(products=pl.len().cast(pl.Float64))
-    told = rows.filter(pl.col("sequence").is_not_null()).join(counts, on=keys)
-    forward = told.filter(direction=FORWARD).unique(["lane", "sequence"]).select(
+    numbered = rows.filter(pl.col("sequence").is_not_null()).join(counts, on=keys)
+    forward = numbered.filter(direction=FORWARD).unique(["lane", "sequence"]).select(
         "lane", "sequence", own=pl.col("products")
     )  # fmt: skip
     ratios = (
-        told.filter(direction=BACKWARD)
+        numbered.filter(direction=BACKWARD)
         .join(forward, on=["lane", "sequence"])
         .group_by(keys)
         .agg(ratio=pl.col("products").first() / pl.col("own").median())
     )
     least = pl.col("ratio").min().over("lane")
     whole = ratios.filter(pl.col("ratio") > _WHOLE * least).with_columns(is_whole=True)
-    found = kept.with_columns(piece=piece).join(whole.drop("ratio"), on=keys, how="left")
-    return found.sort("lane", "direction", "row").with_columns(
+    pieces = kernels.with_columns(piece=piece).join(whole.drop("ratio"), on=keys, how="left")
+    return pieces.sort("lane", "direction", "row").with_columns(
         pl.col("is_weight") | (pl.col("is_product") & pl.col("is_whole").fill_null(value=False))
     ).drop("piece", "is_whole")  # fmt: skip
 
@@ -153,11 +157,11 @@ def _with_segments(kernels: pl.DataFrame, transfers: pl.DataFrame) -> pl.DataFra
 def _beside(kernels: pl.DataFrame) -> pl.DataFrame:
     """Lanes with `is_beside`: backwards take turns with forwards that are not their own (by the
     sequence numbers of operators), so that they are of passes beside each other."""
-    told = kernels.filter(pl.col("sequence").is_not_null())
-    forward = told.filter(direction=FORWARD).group_by("lane", "sequence").agg(
+    numbered = kernels.filter(pl.col("sequence").is_not_null())
+    forward = numbered.filter(direction=FORWARD).group_by("lane", "sequence").agg(
         own=pl.col("run").max()
     )  # fmt: skip
-    back = told.filter(direction=BACKWARD).join(forward, on=["lane", "sequence"], how="left")
+    back = numbered.filter(direction=BACKWARD).join(forward, on=["lane", "sequence"], how="left")
     follows = (pl.col("own") == pl.col("run") - 1).fill_null(value=False)
     runs = pl.col("run").n_unique()
     return back.group_by("lane").agg(is_beside=(follows.mean() < _OWN) & (runs > 1)).join(
@@ -168,29 +172,31 @@ def _beside(kernels: pl.DataFrame) -> pl.DataFrame:
 def _by_partners(kernels: pl.DataFrame) -> pl.DataFrame:
     """With `segment` that also changes where the other direction's of the same operators does: by
     the sequence numbers that join the backward of an operator to its forward."""
-    told = kernels.filter(pl.col("sequence").is_not_null())
-    of_way = [told.filter(direction=way).group_by("lane", "sequence").agg(
+    numbered = kernels.filter(pl.col("sequence").is_not_null())
+    of_way = [numbered.filter(direction=way).group_by("lane", "sequence").agg(
         pl.col("segment").min().alias("partner")).with_columns(direction=pl.lit(other))
         for way, other in ((FORWARD, BACKWARD), (BACKWARD, FORWARD))]  # fmt: skip
     place = ["lane", "direction"]
-    found = kernels.join(pl.concat(of_way), on=[*place, "sequence"], how="left").sort("row")
+    rows = kernels.join(pl.concat(of_way), on=[*place, "sequence"], how="left").sort("row")
     is_known = pl.col("partner").is_not_null().mean().over(place) >= _KNOWN_PARTNERS
     # What has no counterpart (masks, sums of gradients) begins a forward and ends a backward.
-    known, within = pl.col("partner"), [*place, "segment"]
+    partner, within = pl.col("partner"), [*place, "segment"]
     near = (
         pl.when(pl.col("direction") == FORWARD)
-        .then(known.backward_fill().forward_fill().over(within))
-        .otherwise(known.forward_fill().backward_fill().over(within))
+        .then(partner.backward_fill().forward_fill().over(within))
+        .otherwise(partner.forward_fill().backward_fill().over(within))
     )
-    found = found.with_columns(partner=pl.when(is_known).then(near).fill_null(-1))
+    rows = rows.with_columns(partner=pl.when(is_known).then(near).fill_null(-1))
     is_new = pl.struct("segment", "partner") != pl.struct("segment", "partner").shift().over(place)
-    return found.with_columns(
+    return rows.with_columns(
         segment=is_new.fill_null(value=False).cast(pl.Int64).cum_sum().over(place)
     ).drop("partner")
 
 
 def _repeated_pieces(
-    found: dict[tuple[int, int], list[Piece]], stage_of: dict[int, int], products: frozenset[int]
+    pieces_by_lane: dict[tuple[int, int], list[Piece]],
+    stage_of: dict[int, int],
+    products: frozenset[int],
 ) -> dict[tuple[int, int], list[Piece]]:
     """Pieces by lane and direction as the repetition of the same stage's pieces has them.
 
@@ -198,40 +204,40 @@ def _repeated_pieces(
     """
     usual: dict[tuple[int, int], Counter[bytes]] = {}
     repeated: dict[tuple[int, int], set[bytes]] = {}
-    for (lane, way), pieces in found.items():
+    for (lane, way), pieces in pieces_by_lane.items():
         key = (stage_of.get(lane, -1), way)
         own = Counter(piece.kinds for piece in pieces)
         usual.setdefault(key, Counter()).update(own)
         repeated.setdefault(key, set()).update(kinds for kinds in own if own[kinds] > 1)
-    made = {}
-    for (lane, way), pieces in found.items():
+    result = {}
+    for (lane, way), pieces in pieces_by_lane.items():
         key = (stage_of.get(lane, -1), way)
-        known = sorted(repeated[key], key=lambda one: (-len(one), one)) or _core(usual[key])
-        made[lane, way] = _at_ends(_mend(pieces, known, products), products)
-    return _as_many(made, usual, stage_of)
+        words_of = sorted(repeated[key], key=lambda one: (-len(one), one)) or _core(usual[key])
+        result[lane, way] = _at_ends(_mend(pieces, words_of, products), products)
+    return _as_many(result, usual, stage_of)
 
 
 def _as_many(
-    made: dict[tuple[int, int], list[Piece]],
+    pieces_of: dict[tuple[int, int], list[Piece]],
     usual: dict[tuple[int, int], Counter[bytes]],
     stage_of: dict[int, int],
 ) -> dict[tuple[int, int], list[Piece]]:
     """Every rank runs as many forwards, and as many backwards: where no transfer lies between two
     passes of a rank, pieces are split so far that this is so, if they can be."""
     ways = {}
-    for (lane, way), pieces in made.items():
+    for (lane, way), pieces in pieces_of.items():
         if way != _WAYS[WEIGHTS]:
             ways[lane, way] = _splits(pieces, {*usual[stage_of.get(lane, -1), way]})
     forwards = [{*counts} for (_, way), counts in ways.items() if way == _WAYS[FORWARD]]
     possible = set.intersection(*forwards) if forwards else set()
     if not possible:
-        return made
-    wanted = min(possible)
-    found = dict(made)
+        return pieces_of
+    least = min(possible)
+    result = dict(pieces_of)
     for place, counts in ways.items():
-        if wanted in counts:
-            found[place] = _split(made[place], counts[wanted])
-    return found
+        if least in counts:
+            result[place] = _split(pieces_of[place], counts[least])
+    return result
 
 
 Sizes = dict[bytes, tuple[int, ...]]  # of kinds that are split: of their parts
@@ -243,12 +249,14 @@ def _splits(pieces: list[Piece], alone: set[bytes]) -> dict[int, Sizes]:
     counts = Counter(piece.kinds for piece in pieces)
     options = {kinds: parts for kinds in counts if (parts := _parts(kinds, alone | {*counts}))}
     longest = sorted(options, key=lambda one: (-len(one), one))[:_MOST_KINDS]
-    found: dict[int, Sizes] = {}
+    splits: dict[int, Sizes] = {}
     for many in range(len(longest) + 1):
-        for chosen in combinations(longest, many):
-            more = sum(counts[kinds] * (len(options[kinds]) - 1) for kinds in chosen)
-            found.setdefault(len(pieces) + more, {kinds: options[kinds] for kinds in chosen})
-    return found
+        for kinds_to_split in combinations(longest, many):
+            more = sum(counts[kinds] * (len(options[kinds]) - 1) for kinds in kinds_to_split)
+            splits.setdefault(
+                len(pieces) + more, {kinds: options[kinds] for kinds in kinds_to_split}
+            )
+    return splits
 
 
 def _parts(kinds: bytes, alone: set[bytes]) -> tuple[int, ...]:
@@ -270,50 +278,52 @@ def _parts(kinds: bytes, alone: set[bytes]) -> tuple[int, ...]:
 
 
 def _split(pieces: list[Piece], sizes: Sizes) -> list[Piece]:
-    found: list[Piece] = []
+    pieces_here: list[Piece] = []
     for piece in pieces:
         at = 0
         for size in sizes.get(piece.kinds, (len(piece.kinds),)):
             first = piece.first + at // _WIDTH
-            found.append(Piece(first, first + size // _WIDTH, piece.kinds[at : at + size]))
+            pieces_here.append(Piece(first, first + size // _WIDTH, piece.kinds[at : at + size]))
             at += size
-    return found
+    return pieces_here
 
 
-def _mend(pieces: list[Piece], known: list[bytes], products: frozenset[int]) -> list[Piece]:
+def _mend(pieces: list[Piece], words_of: list[bytes], products: frozenset[int]) -> list[Piece]:
     """Trimmed to, joined to, or split into what is known."""
     done: list[Piece] = []
     waiting: list[Piece] = []
-    names = frozenset(known)
+    names = frozenset(words_of)
     for piece in pieces:
         if piece.kinds in names:
-            done += _join_pieces(waiting, known, products)
+            done += _join_pieces(waiting, words_of, products)
             waiting = []
             done.append(piece)
         else:
             waiting.append(piece)
-    return done + _join_pieces(waiting, known, products)
+    return done + _join_pieces(waiting, words_of, products)
 
 
 def _at_ends(pieces: list[Piece], products: frozenset[int]) -> list[Piece]:
     """The first and the last piece trimmed to what another one is, though nothing repeats it."""
     counts = Counter(piece.kinds for piece in pieces)
-    found = list(pieces)
+    result = list(pieces)
     for at in {0, len(pieces) - 1} if len(pieces) > 1 else ():
         if counts[pieces[at].kinds] == 1:
             others = sorted({*counts} - {pieces[at].kinds}, key=lambda one: (-len(one), one))
-            found[at] = _trim(pieces[at], pieces[at].kinds, others, products) or pieces[at]
-    return found
+            result[at] = _trim(pieces[at], pieces[at].kinds, others, products) or pieces[at]
+    return result
 
 
-def _join_pieces(parts: list[Piece], known: list[bytes], products: frozenset[int]) -> list[Piece]:
+def _join_pieces(
+    parts: list[Piece], words_of: list[bytes], products: frozenset[int]
+) -> list[Piece]:
     """Pieces that nobody repeats, each trimmed, or some in a row together as one that is known."""
     done: list[Piece] = []
     at = 0
     while at < len(parts):
         for until in range(at + 1, len(parts) + 1):
             kinds = b"".join(one.kinds for one in parts[at:until])
-            trimmed = _trim(parts[at], kinds, known, products)
+            trimmed = _trim(parts[at], kinds, words_of, products)
             if trimmed is not None:
                 done.append(trimmed)
                 at = until
@@ -324,9 +334,11 @@ def _join_pieces(parts: list[Piece], known: list[bytes], products: frozenset[int
     return done
 
 
-def _trim(first: Piece, kinds: bytes, known: list[bytes], products: frozenset[int]) -> Piece | None:
+def _trim(
+    first: Piece, kinds: bytes, words_of: list[bytes], products: frozenset[int]
+) -> Piece | None:
     """What is known of it, where nothing else in it multiplies matrices."""
-    for one in known:
+    for one in words_of:
         at = kinds.find(one)
         while at % _WIDTH and at > 0:
             at = kinds.find(one, at + 1)
@@ -338,9 +350,9 @@ def _trim(first: Piece, kinds: bytes, known: list[bytes], products: frozenset[in
     return None
 
 
-def _core(seen: Counter[bytes]) -> list[bytes]:
+def _core(counts: Counter[bytes]) -> list[bytes]:
     """What the two shortest of several pieces have in common, where it is most of both."""
-    shortest = sorted(seen, key=len)[:2]
+    shortest = sorted(counts, key=len)[:2]
     if len(shortest) == 1:
         return []
     one, other = (np.frombuffer(kinds, np.int32) for kinds in shortest)
@@ -372,10 +384,10 @@ def _split_repeats(pieces: list[Piece]) -> list[Piece]:
     return done
 
 
-def _at_least(pieces: list[Piece], wanted: int) -> list[Piece]:
+def _at_least(pieces: list[Piece], least: int) -> list[Piece]:
     """So many pieces, the longest in equal parts where there are fewer and it has as many."""
     longest = max(pieces, key=lambda one: one.last - one.first)
-    parts = wanted - len(pieces) + 1
+    parts = least - len(pieces) + 1
     size, rest = divmod(longest.last - longest.first, max(parts, 1))
     if parts < 1 or rest:
         return pieces

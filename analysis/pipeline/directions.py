@@ -68,8 +68,8 @@ _OPERATORS = """
 def operators(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFrame:
     """Of each launch: rank, connection_id, operator, thread, sequence, forward_thread, and the name
     and number of the range of a pass (mstx) that it lies in."""
-    asked = {"run": run, "capture": capture, "pattern": _MARK}
-    return store.frame(con.sql(_OPERATORS, params=asked))
+    parameters = {"run": run, "capture": capture, "pattern": _MARK}
+    return store.frame(con.sql(_OPERATORS, params=parameters))
 
 
 def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
@@ -91,12 +91,12 @@ def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
         is_backward_operator=pl.col("operator").str.contains(_GRADIENT),
         dims=pl.col("shapes").str.split(";").list.head(2),
     )
-    found = kernels.join(types, on=["type", "name", "core", "shapes", "operator"],
+    rows = kernels.join(types, on=["type", "name", "core", "shapes", "operator"],
                          how="left", nulls_equal=True)  # fmt: skip
-    found = found.sort("lane", "order", "start").with_row_index("row")
-    found = _with_weights(found)
+    rows = rows.sort("lane", "order", "start").with_row_index("row")
+    rows = _with_weights(rows)
     threads = (
-        found.filter(pl.col("operator").is_not_null())
+        rows.filter(pl.col("operator").is_not_null())
         .group_by("rank", "thread")
         .agg(
             is_autograd=(
@@ -109,11 +109,11 @@ def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
     several = threads.group_by("rank").agg(
         is_told=pl.col("is_autograd").any() & ~pl.col("is_autograd").all()
     )
-    found = found.join(threads, on=["rank", "thread"], how="left", nulls_equal=True)
-    found = found.join(several, on="rank", how="left")
+    rows = rows.join(threads, on=["rank", "thread"], how="left", nulls_equal=True)
+    rows = rows.join(several, on="rank", how="left")
     is_by_thread = pl.col("is_told").fill_null(value=False) & pl.col("operator").is_not_null()
-    is_forward_type = (pl.col("type") + "Grad").is_in(found["type"].unique().implode())
-    found = found.with_columns(
+    is_forward_type = (pl.col("type") + "Grad").is_in(rows["type"].unique().implode())
+    rows = rows.with_columns(
         basis=pl.when(pl.col("mark").is_not_null())
         .then(pl.lit("marks"))
         .when(is_by_thread)
@@ -134,19 +134,19 @@ def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
         .when(is_forward_type | named.str.contains(r"(?i)forward|_fwd|fwd_"))
         .then(pl.lit(FORWARD)),
     )
-    found = _with_unrecorded(found)
+    rows = _with_unrecorded(rows)
     near = (
         pl.col("seed").forward_fill().over("lane").alias("before"),
         pl.col("seed").backward_fill().over("lane").alias("after"),
     )
-    found = found.with_columns(near)
+    rows = rows.with_columns(near)
     # What lies between two of one way goes that way; most of a type and shapes decide for all.
-    told = (
-        found.filter((pl.col("before") == pl.col("after")) & pl.col("seed").is_null())
+    seeds = (
+        rows.filter((pl.col("before") == pl.col("after")) & pl.col("seed").is_null())
         .group_by("type", "shapes")
         .agg(backward=(pl.col("before") == BACKWARD).mean())
     )
-    found = found.join(told, on=["type", "shapes"], how="left", nulls_equal=True)
+    rows = rows.join(seeds, on=["type", "shapes"], how="left", nulls_equal=True)
     learned = (
         pl.when(pl.col("backward") > _SURE)
         .then(pl.lit(BACKWARD))
@@ -155,16 +155,16 @@ def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
     )
     direction = pl.coalesce("seed", learned, "before", "after")
     return (
-        _with_runs(found)
+        _with_runs(rows)
         .with_columns(direction=pl.when("is_run").then(pl.lit(WEIGHTS)).otherwise(direction))
         .drop("before", "after", "backward", "seed", "dims", "is_told", "is_run", "is_sum")
     )
 
 
-def _with_weights(found: pl.DataFrame) -> pl.DataFrame:
+def _with_weights(kernels: pl.DataFrame) -> pl.DataFrame:
     """With `is_weight`: a product of two matrices that adds up over tokens, and cannot be another;
     tokens are the commonest first size of a product. And `is_sized`: whether sizes tell it."""
-    cube = found.filter("is_product").select(
+    cube = kernels.filter("is_product").select(
         pl.col("dims").list.first().str.split(",").list.first()
     )
     common = cube.to_series().drop_nulls().mode() if cube.height else pl.Series(dtype=pl.String)
@@ -176,21 +176,21 @@ def _with_weights(found: pl.DataFrame) -> pl.DataFrame:
     is_tokens = pl.any_horizontal(fits & (size == tokens) for size, fits in summed)
     is_other = pl.any_horizontal(fits & (size != tokens) for size, fits in summed)
     is_weight = (pl.col("is_product") & is_tokens & ~is_other).fill_null(value=False)
-    found = found.with_columns(is_weight=is_weight)
-    share = found.filter("is_product")["is_weight"].mean()
+    kernels = kernels.with_columns(is_weight=is_weight)
+    share = kernels.filter("is_product")["is_weight"].mean()
     tells = isinstance(share, float) and 0 < share < _MOST_WEIGHTS
-    return found.with_columns(
+    return kernels.with_columns(
         pl.col("is_weight") & pl.lit(tells),
         is_sized=pl.col("shapes").is_not_null() & pl.lit(tells),
     )
 
 
-def _with_unrecorded(found: pl.DataFrame) -> pl.DataFrame:
+def _with_unrecorded(kernels: pl.DataFrame) -> pl.DataFrame:
     """With `is_weight` also where sizes do not tell it: a product that no gradient is recorded for
     (its operator has no number), where most forward operators have one."""
     is_forward = pl.col("seed") == FORWARD
     numbered = pl.col("sequence").is_not_null().filter(is_forward).mean().over("rank")
-    return found.with_columns(
+    return kernels.with_columns(
         is_weight=pl.col("is_weight")
         | (
             pl.col("is_product")
@@ -202,14 +202,14 @@ def _with_unrecorded(found: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _with_runs(found: pl.DataFrame) -> pl.DataFrame:
+def _with_runs(kernels: pl.DataFrame) -> pl.DataFrame:
     """With `is_run`: of a run of products for gradients of weights alone, or what adds these up
     between them."""
     is_break = ~pl.col("is_weight") & (pl.col("is_product") | ~pl.col("is_sum"))
     one = pl.col("is_weight").cast(pl.Int32)
     run = ["lane", "run"]
     return (
-        found.with_columns(run=is_break.cum_sum().over("lane"))
+        kernels.with_columns(run=is_break.cum_sum().over("lane"))
         .with_columns(
             is_run=(
                 one.sum().over(run)

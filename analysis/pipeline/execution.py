@@ -130,15 +130,15 @@ def precedence(schedule: Schedule) -> Precedence:
                 there = entries[source][0]
                 link = _OWN if there == device else links.setdefault((there, device), len(links))
                 edges.append((source, at, link))
-    found = np.array(edges, np.int32).reshape(-1, 3)
-    made, is_open = points(len(entries), found[:, 0], found[:, 1])
+    triples = np.array(edges, np.int32).reshape(-1, 3)
+    graph, is_open = points(len(entries), triples[:, 0], triples[:, 1])
     if is_open.any():
         stuck = dict.fromkeys(entries[at][0] for at in np.flatnonzero(is_open).tolist())
         raise UsageError(
             f"{schedule.name}: devices {', '.join(map(str, stuck))} wait for each other forever"
         )
     return Precedence(
-        schedule, tuple(entries), tuple(links), found[:, 0], found[:, 1], found[:, 2], made
+        schedule, tuple(entries), tuple(links), triples[:, 0], triples[:, 1], triples[:, 2], graph
     )
 
 
@@ -147,10 +147,10 @@ def execute(schedule: Schedule, duration_ns: Callable[[int, Entry], float]) -> l
 
     Raises UsageError as `precedence`.
     """
-    made = precedence(schedule)
-    durations_ns = np.array([duration_ns(*one) for one in made.entries], np.float64)
-    starts_ns = made.starts(durations_ns)
-    times = zip(made.entries, starts_ns.tolist(), (starts_ns + durations_ns).tolist(), strict=True)
+    graph = precedence(schedule)
+    durations_ns = np.array([duration_ns(*one) for one in graph.entries], np.float64)
+    starts_ns = graph.starts(durations_ns)
+    times = zip(graph.entries, starts_ns.tolist(), (starts_ns + durations_ns).tolist(), strict=True)
     return [Span(*one, start_ns, end_ns) for one, start_ns, end_ns in times]
 
 

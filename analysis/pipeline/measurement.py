@@ -66,79 +66,79 @@ class MeasuredPasses:
     def micro_batches(self) -> int:
         return int(self.alone_ns["F"].shape[1])
 
-    def entry_gaps(self, made: Precedence, unknown: float = 0.5) -> Times:
+    def entry_gaps(self, graph: Precedence, unknown: float = 0.5) -> Times:
         """The gaps before the entries of an order, by column; `unknown` as of `link_lags`."""
-        found = self.gaps_ns[[device for device, _ in made.entries]]
-        is_transfer = made.link >= 0
-        target, link = made.target[is_transfer], made.link[is_transfer]
-        found[target] = -np.inf
+        gaps_ns = self.gaps_ns[[device for device, _ in graph.entries]]
+        is_transfer = graph.link >= 0
+        target, link = graph.target[is_transfer], graph.link[is_transfer]
+        gaps_ns[target] = -np.inf
         # What was always waited for takes as much of its link's lag as others usually do; behind
         # another, both do.
-        lags = self.link_lags(made, unknown)
-        told = np.where(np.isnan(self.receive_gaps_ns), np.nan, self._own_lags(made))
-        usual = self._usual(made, self.receive_gaps_ns, unknown, lags)
-        usual_lags = self._usual(made, told, unknown, lags)
+        lags = self.link_lags(graph, unknown)
+        lags_ns = np.where(np.isnan(self.receive_gaps_ns), np.nan, self._own_lags(graph))
+        usual = self._usual(graph, self.receive_gaps_ns, unknown, lags)
+        usual_lags = self._usual(graph, lags_ns, unknown, lags)
         share = np.clip(usual / np.maximum(usual_lags, 1.0), 0.0, 1.0)
-        free = self._of_links(made, self.receive_gaps_ns, usual + share * (lags - usual_lags))
-        both = self._usual(made, self.queued_gaps_ns, unknown, 2 * free)
-        behind = self._of_links(made, self.queued_gaps_ns, both)
-        gaps = np.where(queued_entries(made)[target, None], behind[link], free[link])
-        np.maximum.at(found, target, gaps)
-        return found
+        free = self._of_links(graph, self.receive_gaps_ns, usual + share * (lags - usual_lags))
+        both = self._usual(graph, self.queued_gaps_ns, unknown, 2 * free)
+        behind = self._of_links(graph, self.queued_gaps_ns, both)
+        gaps = np.where(queued_entries(graph)[target, None], behind[link], free[link])
+        np.maximum.at(gaps_ns, target, gaps)
+        return gaps_ns
 
-    def link_lags(self, made: Precedence, unknown: float = 0.5) -> Times:
+    def link_lags(self, graph: Precedence, unknown: float = 0.5) -> Times:
         """The lags of the links of an order, by column; `unknown`: of those that were not measured
         which quantile of the others, within a host or between hosts."""
-        lags_ns = self._own_lags(made)
-        nothing = np.zeros((len(made.links), lags_ns.shape[1]))
-        return self._of_links(made, lags_ns, self._usual(made, lags_ns, unknown, nothing))
+        lags_ns = self._own_lags(graph)
+        nothing = np.zeros((len(graph.links), lags_ns.shape[1]))
+        return self._of_links(graph, lags_ns, self._usual(graph, lags_ns, unknown, nothing))
 
-    def _own_lags(self, made: Precedence) -> Times:
-        has_pairs = any(len(entry) > 1 for _, entry in made.entries)
+    def _own_lags(self, graph: Precedence) -> Times:
+        has_pairs = any(len(entry) > 1 for _, entry in graph.entries)
         return self.lags_ns if has_pairs else self.alone_lags_ns
 
     def _known(self, times_ns: Times) -> dict[tuple[int, int], Times]:
-        told = zip(self.made.links, times_ns, strict=True)
-        return {link: ns for link, ns in told if not np.isnan(ns).any()}
+        pairs = zip(self.made.links, times_ns, strict=True)
+        return {link: ns for link, ns in pairs if not np.isnan(ns).any()}
 
-    def _of_links(self, made: Precedence, times_ns: Times, else_ns: Times) -> Times:
+    def _of_links(self, graph: Precedence, times_ns: Times, else_ns: Times) -> Times:
         """Gaps or lags of the links of an order, `else_ns` of those that were not measured."""
-        known = self._known(times_ns)
-        its = [known.get(link, ns) for link, ns in zip(made.links, else_ns, strict=True)]
+        by_link = self._known(times_ns)
+        its = [by_link.get(link, ns) for link, ns in zip(graph.links, else_ns, strict=True)]
         return np.array(its).reshape(else_ns.shape)
 
-    def _usual(self, made: Precedence, times_ns: Times, quantile: float, else_ns: Times) -> Times:
+    def _usual(self, graph: Precedence, times_ns: Times, quantile: float, else_ns: Times) -> Times:
         """By link of an order what gaps or lags are within a host, or between hosts; `else_ns`
         where none were measured. Of two the shorter: links break, and do not mend."""
 
         def crosses(link: tuple[int, int]) -> bool:
             return self.hosts is not None and self.hosts[link[0]] != self.hosts[link[1]]
 
-        known = self._known(times_ns)
-        if not known:
+        by_link = self._known(times_ns)
+        if not by_link:
             return else_ns
         usual = {}
         for is_far in (False, True):
-            alike = [ns for link, ns in known.items() if crosses(link) == is_far]
-            usual[is_far] = np.quantile(alike or [*known.values()], quantile, 0, method="lower")
-        return np.array([usual[crosses(link)] for link in made.links]).reshape(else_ns.shape)
+            alike = [ns for link, ns in by_link.items() if crosses(link) == is_far]
+            usual[is_far] = np.quantile(alike or [*by_link.values()], quantile, 0, method="lower")
+        return np.array([usual[crosses(link)] for link in graph.links]).reshape(else_ns.shape)
 
     def lengths(
-        self, made: Precedence, durations_ns: Times, unknown: float = 0.5
+        self, graph: Precedence, durations_ns: Times, unknown: float = 0.5
     ) -> tuple[Times, Times]:
         """Starts of entries by column, and from the first start of a column to its last end;
         `unknown` as of `link_lags`."""
-        starts = made.starts(
-            durations_ns, self.entry_gaps(made, unknown), self.link_lags(made, unknown)
+        starts = graph.starts(
+            durations_ns, self.entry_gaps(graph, unknown), self.link_lags(graph, unknown)
         )
         return starts, (starts + durations_ns).max(axis=0) - starts.min(axis=0)
 
     def by_step(self, lengths_ns: Times) -> Times:
         """The longest pipeline of each step, steps in order."""
         order = list(dict.fromkeys(self.steps))
-        found = np.full(len(order), -np.inf)
-        np.maximum.at(found, [order.index(step) for step in self.steps], lengths_ns)
-        return found
+        latest = np.full(len(order), -np.inf)
+        np.maximum.at(latest, [order.index(step) for step in self.steps], lengths_ns)
+        return latest
 
 
 def measure_passes(
@@ -150,12 +150,12 @@ def measure_passes(
     """Passes (a frame as `passes.passes` makes it, of one capture) in the order that was
     recognised; `host_of` and `replica_of` ranks. Raises CannotAnswer where passes of too many steps
     are not all there."""
-    made = precedence(order)
+    graph = precedence(order)
     columns, ranks = _columns(passes, len(order.orders))
-    wanted = _passes_of(made)
+    passes_of_order = _passes_of(graph)
     keys = ["stage", "chunk", "micro_batch", "kind"]
-    found = columns.join(wanted, on=keys, how="inner").unique(["column", *keys])
-    whole = found.group_by("column").len().filter(pl.col("len") == wanted.height)["column"]
+    rows = columns.join(passes_of_order, on=keys, how="inner").unique(["column", *keys])
+    whole = rows.group_by("column").len().filter(pl.col("len") == passes_of_order.height)["column"]
     every = columns["column"].n_unique()
     if len(whole) < _LEAST_COLUMNS * every or not len(whole):
         raise CannotAnswer(
@@ -166,38 +166,40 @@ def measure_passes(
                 whole=len(whole), every=every, name=order.name,
             )
         )  # fmt: skip
-    kept = whole.sort().to_list()
-    found = found.filter(pl.col("column").is_in(kept)).with_columns(
-        column=pl.col("column").replace_strict(kept, range(len(kept)), return_dtype=pl.Int64)
+    columns_kept = whole.sort().to_list()
+    rows = rows.filter(pl.col("column").is_in(columns_kept)).with_columns(
+        column=pl.col("column").replace_strict(
+            columns_kept, range(len(columns_kept)), return_dtype=pl.Int64
+        )
     )
-    found = _together(found, replica_of or {})
-    shape = (len(made.entries), len(kept))
+    rows = _together(rows, replica_of or {})
+    shape = (len(graph.entries), len(columns_kept))
     starts, ends = np.full(shape, np.inf), np.full(shape, -np.inf)
-    zero = int(found.select(pl.col("start_ns").min()).item())
-    at = (found["entry"].to_numpy(), found["column"].to_numpy())
-    np.minimum.at(starts, at, (found["start_ns"] - zero).to_numpy().astype(np.float64))
-    np.maximum.at(ends, at, (found["end_ns"] - zero).to_numpy().astype(np.float64))
+    zero = int(rows.select(pl.col("start_ns").min()).item())
+    at = (rows["entry"].to_numpy(), rows["column"].to_numpy())
+    np.minimum.at(starts, at, (rows["start_ns"] - zero).to_numpy().astype(np.float64))
+    np.maximum.at(ends, at, (rows["end_ns"] - zero).to_numpy().astype(np.float64))
     first = starts.min(axis=0)
     starts, ends = starts - first, ends - first
-    names = columns.unique("column").sort("column").filter(pl.col("column").is_in(kept))
+    names = columns.unique("column").sort("column").filter(pl.col("column").is_in(columns_kept))
     steps = tuple(names["step"].to_list())
     its = tuple(ranks[one] for one in names["nth"].to_list())
-    alone, pair_ratio = _alone(found, order, made, ends - starts)
+    alone, pair_ratio = _alone(rows, order, graph, ends - starts)
     replicas = [tuple((replica_of or {}).get(rank, -1) for rank in one) for one in its]
     numbers = {one: at for at, one in enumerate(dict.fromkeys(replicas))}
-    between = _between(made, starts, ends, np.array([numbers[one] for one in replicas]))
+    between = _between(graph, starts, ends, np.array([numbers[one] for one in replicas]))
     hosts = None
     if host_of is not None and all(rank in host_of for rank in its[0]):
         hosts = tuple(host_of[rank] for rank in its[0])
-    return MeasuredPasses(made, steps, its, starts, ends, alone, pair_ratio, *between, hosts)
+    return MeasuredPasses(graph, steps, its, starts, ends, alone, pair_ratio, *between, hosts)
 
 
 def _columns(passes: pl.DataFrame, devices: int) -> tuple[pl.DataFrame, dict[int, tuple[int, ...]]]:
     """Passes with `nth` (rank of its stage) and `column`; and the ranks of the n-th of each."""
     ranks = passes.select("stage", "rank").drop_nulls().unique().sort("stage", "rank")
     ranks = ranks.with_columns(nth=pl.col("rank").cum_count().over("stage").cast(pl.Int64) - 1)
-    seen = set(ranks["stage"].to_list())
-    missing = [stage for stage in range(devices) if stage not in seen]
+    visited = set(ranks["stage"].to_list())
+    missing = [stage for stage in range(devices) if stage not in visited]
     if missing:
         raise CannotAnswer(
             Message(
@@ -210,28 +212,28 @@ def _columns(passes: pl.DataFrame, devices: int) -> tuple[pl.DataFrame, dict[int
     together = {
         nth: tuple(ranks.filter(nth=nth).sort("stage")["rank"].to_list()) for nth in range(count)
     }
-    found = passes.join(ranks, on=["stage", "rank"], how="inner")
+    rows = passes.join(ranks, on=["stage", "rank"], how="inner")
     column = pl.struct("step", "nth").rank("dense").cast(pl.Int64) - 1
-    return found.with_columns(column=column), together
+    return rows.with_columns(column=column), together
 
 
-def _together(found: pl.DataFrame, replica_of: Mapping[int, int]) -> pl.DataFrame:
+def _together(rows: pl.DataFrame, replica_of: Mapping[int, int]) -> pl.DataFrame:
     """Passes from when all ranks of a replica that run them are there, to when all are done: what
     one waits for another within the first exchange of a pass hangs on what came before it."""
-    told = found.with_columns(
+    passes = rows.with_columns(
         replica=pl.col("rank").replace_strict(replica_of, default=pl.col("rank"))
     )
     its = ["step", "replica", "stage", "chunk", "micro_batch", "kind"]
-    return told.with_columns(pl.col("start_ns", "end_ns").max().over(its))
+    return passes.with_columns(pl.col("start_ns", "end_ns").max().over(its))
 
 
-def _passes_of(made: Precedence) -> pl.DataFrame:
+def _passes_of(graph: Precedence) -> pl.DataFrame:
     """The passes of an order: entry, route, place, stage, chunk, micro_batch, kind, is_beside."""
-    position = made.schedule.positions()
+    position = graph.schedule.positions()
     rows = [
         (at, *position[device, one.chunk], device, one.chunk, one.micro_batch, one.kind,
          len(entry) > 1)
-        for at, (device, entry) in enumerate(made.entries)
+        for at, (device, entry) in enumerate(graph.entries)
         for one in entry
     ]  # fmt: skip
     schema = {
@@ -242,18 +244,18 @@ def _passes_of(made: Precedence) -> pl.DataFrame:
 
 
 def _alone(
-    found: pl.DataFrame, order: Schedule, made: Precedence, lengths_ns: Times
+    rows: pl.DataFrame, order: Schedule, graph: Precedence, lengths_ns: Times
 ) -> tuple[dict[str, Times], float | None]:
     """Times of passes that nothing runs beside, by kind; and what pairs take of both alone. Where
     a pass always runs beside another, its computing times what the others take of theirs."""
     routes = len(order.routes)
     places, columns = len(order.routes[0]), lengths_ns.shape[1]
-    of_route = int(found.select(pl.col("micro_batch").max()).item()) + 1
+    of_route = int(rows.select(pl.col("micro_batch").max()).item()) + 1
     alone: dict[str, Times] = {}
     ratio: dict[str, float] = {}
     spent = pl.col("end_ns") - pl.col("start_ns")
     for kind in _KINDS:
-        its = found.filter(kind=kind)
+        its = rows.filter(kind=kind)
         if its.is_empty():
             continue
         times = np.full((places, routes * of_route, columns), np.nan)
@@ -271,7 +273,7 @@ def _alone(
         alone["BW"] = alone["B"] + alone.get("W", np.zeros_like(alone["B"]))
     elif "B" in alone:  # where some backwards are whole and others in halves, their sum is alike
         alone["BW"] = np.where(np.isnan(alone["BW"]), alone["B"] + alone["W"], alone["BW"])
-    pairs = found.filter("is_beside")
+    pairs = rows.filter("is_beside")
     if pairs.is_empty():
         return alone, None
     both = sum(
@@ -282,29 +284,29 @@ def _alone(
         for at in [pairs.filter(kind=kind)]
         if at.height
     )  # fmt: skip
-    entries = [at for at, (_, entry) in enumerate(made.entries) if len(entry) > 1]
+    entries = [at for at, (_, entry) in enumerate(graph.entries) if len(entry) > 1]
     return alone, float(lengths_ns[entries].sum()) / both if both else None
 
 
-def queued_entries(made: Precedence) -> NDArray[np.bool_]:
+def queued_entries(graph: Precedence) -> NDArray[np.bool_]:
     """Which entries receive behind what the one before them sends the same way. 1F1B fills and
     drains the pipeline so, with one transfer after another; where passes of several chunks take
     turns, tensors go several ways at a time."""
-    found = np.zeros(len(made.entries), bool)
-    if made.schedule.name != _SENDS_FIRST:
-        return found
-    is_transfer = made.link >= 0
-    sends = set(made.source[is_transfer].tolist())
-    for at in made.target[is_transfer].tolist():
-        (device, own), (other, before) = made.entries[at], made.entries[at - 1]
-        found[at] = (
+    is_queued = np.zeros(len(graph.entries), bool)
+    if graph.schedule.name != _SENDS_FIRST:
+        return is_queued
+    is_transfer = graph.link >= 0
+    sends = set(graph.source[is_transfer].tolist())
+    for at in graph.target[is_transfer].tolist():
+        (device, own), (other, before) = graph.entries[at], graph.entries[at - 1]
+        is_queued[at] = (
             at - 1 in sends and device == other and own[0].kind == before[0].kind
         )  # fmt: skip
-    return found
+    return is_queued
 
 
 def _between(
-    made: Precedence, starts: Times, ends: Times, replica: NDArray[np.int64]
+    graph: Precedence, starts: Times, ends: Times, replica: NDArray[np.int64]
 ) -> tuple[Times, Times, Times, Times, Times]:
     """By column usual gaps by device of entries that receive nothing; usual gaps, those of queued
     entries, lags, and those behind passes alone by link: usual ones of the column's replica
@@ -315,22 +317,22 @@ def _between(
     then waited may have sent or received something else first, and tells no lag where others do.
     """
     before = np.full(starts.shape, -np.inf)
-    is_next = made.link == ORDER
-    before[made.target[is_next]] = ends[made.source[is_next]]
+    is_next = graph.link == ORDER
+    before[graph.target[is_next]] = ends[graph.source[is_next]]
     source = np.full(starts.shape, -np.inf)
     link = np.full(starts.shape, -1)
     is_alone = np.zeros(starts.shape, bool)
-    for edge in np.flatnonzero(made.link >= 0).tolist():
-        at, end = made.target[edge], ends[made.source[edge]]
-        link[at] = np.where(end > source[at], made.link[edge], link[at])
+    for edge in np.flatnonzero(graph.link >= 0).tolist():
+        at, end = graph.target[edge], ends[graph.source[edge]]
+        link[at] = np.where(end > source[at], graph.link[edge], link[at])
         is_alone[at] = np.where(
-            end > source[at], len(made.entries[made.source[edge]][1]) == 1, is_alone[at]
+            end > source[at], len(graph.entries[graph.source[edge]][1]) == 1, is_alone[at]
         )
         source[at] = np.maximum(source[at], end)
     receives = link >= 0
     waited = receives & (source > before)
     paused = ~waited & np.isfinite(before)
-    links = len(made.links)
+    links = len(graph.links)
     waits = np.where(waited, starts - source, np.nan)
     was_free = waited.copy()
     was_free[waited] = (source[waited] - before[waited]) >= waits[waited]
@@ -341,18 +343,18 @@ def _between(
     lags = np.where(np.isnan(free), usual, free)
     alone = np.where(np.isnan(alone), lags, alone)
     pauses = np.where(paused, starts - before, np.nan)
-    is_behind = queued_entries(made)[:, None]
+    is_behind = queued_entries(graph)[:, None]
     received, behind = (
         _medians(pauses, link, links, replica, its)
         for its in (paused & receives & ~is_behind, paused & receives & is_behind)
     )
     devices = np.broadcast_to(
-        np.array([device for device, _ in made.entries])[:, None], starts.shape
+        np.array([device for device, _ in graph.entries])[:, None], starts.shape
     )
     is_own = paused & ~receives
-    gaps = _medians(pauses, devices, len(made.schedule.orders), replica, is_own)
-    known = gaps[~np.isnan(gaps)]
-    gaps = np.where(np.isnan(gaps), known.mean() if len(known) else 0.0, gaps)
+    gaps = _medians(pauses, devices, len(graph.schedule.orders), replica, is_own)
+    numbers = gaps[~np.isnan(gaps)]
+    gaps = np.where(np.isnan(gaps), numbers.mean() if len(numbers) else 0.0, gaps)
     return gaps, received, behind, lags, alone
 
 

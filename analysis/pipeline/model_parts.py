@@ -43,7 +43,7 @@ class Look:
 
 def looks(ops: Operations, passes: pl.DataFrame, route: Sequence[tuple[int, int]]) -> list[Look]:
     """A few passes of each place and kind, those of a forward and its backward together."""
-    found: list[Look] = []
+    looks_here: list[Look] = []
     kernels = np.flatnonzero(~ops.is_communication)
     together = dict(zip(ops.ranks, replicas(ops).tolist(), strict=True))
     number = pl.col("micro_batch")
@@ -66,11 +66,11 @@ def looks(ops: Operations, passes: pl.DataFrame, route: Sequence[tuple[int, int]
         is_middle = number.is_between(
             every["micro_batch"].min(), every["micro_batch"].max(), closed="none"
         )
-        chosen = own.sort(is_middle, number, descending=[True, False])
-        chosen = chosen.group_by("kind", maintain_order=True).head(_PASSES)
+        middle = own.sort(is_middle, number, descending=[True, False])
+        middle = middle.group_by("kind", maintain_order=True).head(_PASSES)
         at = kernels[ops.rank[kernels] == ops.ranks.index(rank)]
         at = at[ops.stream[at] == _main_stream(ops, at)]
-        for row in chosen.iter_rows(named=True):
+        for row in middle.iter_rows(named=True):
             start, end = row["start_ns"] - ops.zero_ns, row["end_ns"] - ops.zero_ns
             low, high = np.searchsorted(ops.start[at], (start, end))
             if 0 < high - low <= _MOST_KERNELS:
@@ -87,8 +87,10 @@ def looks(ops: Operations, passes: pl.DataFrame, route: Sequence[tuple[int, int]
                 # As of passes' times: what one waits for another hangs on what came before it.
                 met = max(begin for _, begin, _ in spans)
                 start = met if met < end else start
-                found.append(Look(place, row["kind"], rank, at[low:high], start, end, tuple(spans)))
-    return found
+                looks_here.append(
+                    Look(place, row["kind"], rank, at[low:high], start, end, tuple(spans))
+                )
+    return looks_here
 
 
 def _usual_rank(passes: pl.DataFrame) -> int:
@@ -97,12 +99,12 @@ def _usual_rank(passes: pl.DataFrame) -> int:
     return int(spent["rank"][(spent.height - 1) // 2])
 
 
-def spans_of(seen: Sequence[Look], places: int) -> list[dict[str, list[Spans]]]:
+def spans_of(looks: Sequence[Look], places: int) -> list[dict[str, list[Spans]]]:
     """Spans of passes by place and kind."""
-    found: list[dict[str, list[Spans]]] = [{} for _ in range(places)]
-    for one in seen:
-        found[one.place].setdefault(one.kind, []).append(one.spans)
-    return found
+    spans: list[dict[str, list[Spans]]] = [{} for _ in range(places)]
+    for one in looks:
+        spans[one.place].setdefault(one.kind, []).append(one.spans)
+    return spans
 
 
 def _main_stream(ops: Operations, kernels: Integers) -> int:
@@ -110,15 +112,15 @@ def _main_stream(ops: Operations, kernels: Integers) -> int:
     return int(spent.argmax())
 
 
-def parts(ops: Operations, seen: Sequence[Look], places: int) -> tuple[Part, ...] | None:
+def parts(ops: Operations, looks: Sequence[Look], places: int) -> tuple[Part, ...] | None:
     """The model in parts that are not cut; None where layers of forward and backward passes are not
     told apart."""
-    forward = _cuts(ops, seen, "F", places)
+    forward = _cuts(ops, looks, "F", places)
     # Those for inputs alone are where some backward is whole alike.
-    backward = _cuts(ops, seen, "BW", places) or _cuts(ops, seen, "B", places)
+    backward = _cuts(ops, looks, "BW", places) or _cuts(ops, looks, "B", places)
     if forward is None or backward is None:
         return None
-    found: list[Part] = []
+    parts_here: list[Part] = []
     for place in range(places):
         (f_shares, f_layers), (b_shares, b_layers) = forward[place], backward[place]
         if sum(f_layers) != sum(b_layers) or not sum(f_layers):
@@ -126,8 +128,8 @@ def parts(ops: Operations, seen: Sequence[Look], places: int) -> tuple[Part, ...
         # A backward begins with the last layer: what is behind a part in it is before it here.
         lengths, pauses = [one[::-1] for one in b_shares]
         b_shares = (lengths, [*pauses[1:], pauses[0]])
-        found += _join_parts(place, (f_shares, f_layers), (b_shares, b_layers[::-1]))
-    return tuple(found)
+        parts_here += _join_parts(place, (f_shares, f_layers), (b_shares, b_layers[::-1]))
+    return tuple(parts_here)
 
 
 Shares = tuple[list[float], list[float]]  # of a pass: its parts, and what is behind each
@@ -149,38 +151,38 @@ def _join_parts(
                 others[-1] = (share, pause)
         sums.append((layers, others))
     (f_layers, f_others), (b_layers, b_others) = sums
-    found = []
+    joints = []
     for at, (one, other) in enumerate(zip(f_others, b_others, strict=True)):
         if one[0] or other[0]:
-            found.append(Part(place, one[0], other[0], False, one[1], other[1]))
+            joints.append(Part(place, one[0], other[0], False, one[1], other[1]))
         if at < len(f_layers):
             (share, pause), (other_share, other_pause) = f_layers[at], b_layers[at]
-            found.append(Part(place, share, other_share, True, pause, other_pause))
-    return found
+            joints.append(Part(place, share, other_share, True, pause, other_pause))
+    return joints
 
 
 def _cuts(
-    ops: Operations, seen: Sequence[Look], kind: str, places: int
+    ops: Operations, looks: Sequence[Look], kind: str, places: int
 ) -> list[tuple[Shares, list[bool]]] | None:
     """Of each place: shares of its pass and which of its parts are layers, in order of time."""
-    told = layers_of(ops, seen, kind, places)
-    if told is None:
+    layers = layers_of(ops, looks, kind, places)
+    if layers is None:
         return None
-    found = []
+    cuts = []
     for place in range(places):
-        bounds, are_layers, alike = told[place]
+        bounds, are_layers, alike = layers[place]
         lengths, pauses = np.mean([_shares(ops, one, bounds) for one in alike], axis=0).tolist()
-        found.append(((lengths, pauses), are_layers))
-    return found
+        cuts.append(((lengths, pauses), are_layers))
+    return cuts
 
 
 def layers_of(
-    ops: Operations, seen: Sequence[Look], kind: str, places: int
+    ops: Operations, looks: Sequence[Look], kind: str, places: int
 ) -> list[tuple[list[int], list[bool], list[Look]]] | None:
     """Of each place: where parts begin among the kernels of its passes of a kind, which of them are
     layers, and the passes with as many kernels. None where a place has no such pass."""
     firsts: dict[int, Look] = {}
-    for one in seen:
+    for one in looks:
         if one.kind == kind:
             firsts.setdefault(one.place, one)
     if len(firsts) < places:
@@ -192,7 +194,7 @@ def layers_of(
             *_parts_in(words[place], layer),
             [
                 one
-                for one in seen
+                for one in looks
                 if one.kind == kind and one.place == place and len(one.kernels) == len(words[place])
             ],
         )
@@ -203,15 +205,15 @@ def layers_of(
 def _parts_in(word: NDArray[np.int32], layer: bytes) -> tuple[list[int], list[bool]]:
     """Where parts begin and which are layers: those of others, or where it has none, as one stage
     alone may run forwards again, what repeats in it."""
-    found = _occurrences(word, layer)
-    own = None if any(found[1]) else repetition(word)
-    return found if own is None else _occurrences(word, word[own[0] : own[0] + own[1]].tobytes())
+    places = _occurrences(word, layer)
+    own = None if any(places[1]) else repetition(word)
+    return places if own is None else _occurrences(word, word[own[0] : own[0] + own[1]].tobytes())
 
 
 def _layer(words: Mapping[int, NDArray[np.int32]]) -> bytes:
     """The types of kernels of a layer."""
-    told = [(one, repetition(one)) for one in words.values()]
-    cut = [(one, at) for one, at in told if at is not None]
+    repetitions = [(one, repetition(one)) for one in words.values()]
+    cut = [(one, at) for one, at in repetitions if at is not None]
     if not cut:
         return min(words.values(), key=len).tobytes()
     # Where the least stands around the layers it is the surest where one begins.
@@ -222,7 +224,7 @@ def _layer(words: Mapping[int, NDArray[np.int32]]) -> bytes:
 def repetition(word: NDArray[np.int32]) -> tuple[int, int, int] | None:
     """The part of a word that repeats: where it begins, its length, and how often; of parts that
     are nearly the longest that of the most repetitions."""
-    found: list[tuple[int, int, int, int]] = []
+    repeats: list[tuple[int, int, int, int]] = []
     for length in range(2, len(word) // 2 + 1):
         same = np.concatenate([[0], word[length:] == word[:-length], [0]]).astype(np.int8)
         edges = np.flatnonzero(np.diff(same))
@@ -231,14 +233,14 @@ def repetition(word: NDArray[np.int32]) -> tuple[int, int, int] | None:
             at = int(runs.argmax())
             count = (int(runs[at]) + length) // length
             if count > 1:
-                found.append((count * length, int(edges[2 * at]), length, count))
-    if not found:
+                repeats.append((count * length, int(edges[2 * at]), length, count))
+    if not repeats:
         return None
-    most = max(one[0] for one in found)
+    most = max(one[0] for one in repeats)
     if most < len(word) / 3:  # a few kernels that repeat are no layers
         return None
     _, first, length, count = min(
-        (one for one in found if one[0] >= _NEARLY * most), key=lambda one: one[2]
+        (one for one in repeats if one[0] >= _NEARLY * most), key=lambda one: one[2]
     )
     return first, length, count
 
@@ -247,14 +249,14 @@ def _occurrences(word: NDArray[np.int32], layer: bytes) -> tuple[list[int], list
     """Where parts begin, and which of them are layers."""
     text, each = word.tobytes(), len(layer)
     bounds, are_layers, at = [0], list[bool](), 0
-    while (found := text.find(layer, at)) >= 0:
-        if found % 4:
-            at = found + 1
+    while (index := text.find(layer, at)) >= 0:
+        if index % 4:
+            at = index + 1
             continue
-        if found // 4 > bounds[-1]:
-            bounds.append(found // 4)
+        if index // 4 > bounds[-1]:
+            bounds.append(index // 4)
             are_layers.append(False)
-        at = found + each
+        at = index + each
         bounds.append(at // 4)
         are_layers.append(True)
     if bounds[-1] < len(word):
@@ -290,16 +292,16 @@ def _tail_ns(ops: Operations, one: Look) -> int:
     return int((ops.start[own] + ops.dur[own]).max()) - one.end if len(own) else 0
 
 
-def weight_shares(ops: Operations, seen: Sequence[Look], places: int) -> tuple[float, ...] | None:
+def weight_shares(ops: Operations, looks: Sequence[Look], places: int) -> tuple[float, ...] | None:
     """By place the share of a backward that its products for gradients of weights take: those with
     the tokens in both inputs; where shapes do not tell, what products take longer than those of the
     forward. None where no products are told."""
     is_product = np.array([any(word in name.lower() for word in _PRODUCTS) for name in ops.types])
     shapes = ops.names["shapes"] if "shapes" in ops.names.columns else None
-    found = []
+    shares = []
     for place in range(places):
         forward, backward = (
-            [one for one in seen if (one.place, one.kind) == (place, kind)] for kind in ("F", "BW")
+            [one for one in looks if (one.place, one.kind) == (place, kind)] for kind in ("F", "BW")
         )
         pairs = list(zip(forward, backward, strict=False))
         if not pairs:
@@ -321,8 +323,8 @@ def weight_shares(ops: Operations, seen: Sequence[Look], places: int) -> tuple[f
         weights = weights or sum(_longer(ops, is_product, *pair) for pair in pairs)
         if not weights:
             return None
-        found.append(min(weights / sum(one.end - one.start for _, one in pairs), 0.95))
-    return tuple(found)
+        shares.append(min(weights / sum(one.end - one.start for _, one in pairs), 0.95))
+    return tuple(shares)
 
 
 def _longer(ops: Operations, is_product: NDArray[np.bool_], forward: Look, backward: Look) -> float:

@@ -89,19 +89,19 @@ def pipeline(
     transfers = _transfers(ops)
     kernels, transfers = _in_order(kernels, transfers)
     kernels = with_directions(kernels)
-    kept = cut(kernels, transfers, lanes)
+    main_kernels = cut(kernels, transfers, lanes)
     lanes = of_training(con, lanes.with_columns(run=pl.lit(run), capture=pl.lit(capture)))
     lanes = lanes.drop("run", "capture").sort("lane")
-    pieces = _pieces(kept)
-    told = {*kernels["basis"].unique().to_list()}
-    basis = next(one for one in ("marks", "operators", "names") if one in told or one == "names")
+    pieces = _pieces(main_kernels)
+    bases = {*kernels["basis"].unique().to_list()}
+    basis = next(one for one in ("marks", "operators", "names") if one in bases or one == "names")
     stages = job_stages(con, run, capture)
-    found, named = _with_numbers(pieces, lanes, stages, is_sure=basis != "names")
-    timed = _times(ops, found, named).with_columns(run=pl.lit(run), capture=pl.lit(capture))
+    rows, named = _with_numbers(pieces, lanes, stages, is_sure=basis != "names")
+    timed = _times(ops, rows, named).with_columns(run=pl.lit(run), capture=pl.lit(capture))
     table = timed.select(_TYPES.names()).cast(_TYPES)
-    seen = tuple(sorted(set(table["stage"].drop_nulls().to_list())))
-    work = _work(ops, kernels, kept)
-    return Pipeline(run, capture, table, named, stages, seen, basis, ops, work, lanes)
+    stages_of_table = tuple(sorted(set(table["stage"].drop_nulls().to_list())))
+    work = _work(ops, kernels, main_kernels)
+    return Pipeline(run, capture, table, named, stages, stages_of_table, basis, ops, work, lanes)
 
 
 _TYPES = pl.Schema({
@@ -114,8 +114,8 @@ _TYPES = pl.Schema({
 
 def job_stages(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> int:
     """How many stages the job has: as many as recorded, and as its captured ranks are on."""
-    asked = "select coalesce(max(pp_size), 1) from ranks where run = ? and capture = ?"
-    ((size,),) = con.execute(asked, [run, capture]).fetchall()
+    query = "select coalesce(max(pp_size), 1) from ranks where run = ? and capture = ?"
+    ((size,),) = con.execute(query, [run, capture]).fetchall()
     return max([int(size), *(stage + 1 for stage in rank_stages(con, run, capture).values())])
 
 
@@ -134,7 +134,7 @@ def lane_of(ops: Operations) -> pl.Series:
     return pl.Series(ops.rank.astype(np.int64) * (len(ops.steps) + 1) + ops.step + 1)
 
 
-def _kernels(ops: Operations, told: pl.DataFrame) -> pl.DataFrame:
+def _kernels(ops: Operations, passes: pl.DataFrame) -> pl.DataFrame:
     types = pl.Series(ops.types, dtype=pl.String)
     frame = pl.DataFrame({
         "at": np.arange(len(ops.rank)), "lane": lane_of(ops),
@@ -143,7 +143,7 @@ def _kernels(ops: Operations, told: pl.DataFrame) -> pl.DataFrame:
         "type": types[ops.type],
     }).with_columns(ops.names.select("name", "core", "shapes", "connection_id"))  # fmt: skip
     frame = frame.filter(pl.Series(~ops.is_communication & (ops.step >= _first(ops))))
-    return frame.join(told, on=["rank", "connection_id"], how="left").drop("connection_id")
+    return frame.join(passes, on=["rank", "connection_id"], how="left").drop("connection_id")
 
 
 def _first(ops: Operations) -> int:
@@ -173,12 +173,14 @@ def _in_order(kernels: pl.DataFrame, transfers: pl.DataFrame) -> tuple[pl.DataFr
     """Both with `order`: when the program launched them, where that is known for a lane; else
     starts of kernels and sends and ends of receives."""
     both = pl.concat([kernels.select("lane", "launch"), transfers.select("lane", "launch")])
-    known = both.group_by("lane").agg(is_launched=(pl.col("launch") != UNKNOWN).mean() >= _LAUNCHED)
+    lanes_with_launches = both.group_by("lane").agg(
+        is_launched=(pl.col("launch") != UNKNOWN).mean() >= _LAUNCHED
+    )
     launched = pl.col("is_launched") & (pl.col("launch") != UNKNOWN)
-    kernels = kernels.join(known, on="lane", how="left").with_columns(
+    kernels = kernels.join(lanes_with_launches, on="lane", how="left").with_columns(
         order=pl.when(launched).then("launch").otherwise("start")
     )
-    transfers = transfers.join(known, on="lane", how="left")
+    transfers = transfers.join(lanes_with_launches, on="lane", how="left")
     sends = transfers.filter(
         pl.col("is_launched") | pl.col("type").is_in(["send", "batchsendrecv"])
     )
@@ -190,10 +192,10 @@ def _in_order(kernels: pl.DataFrame, transfers: pl.DataFrame) -> tuple[pl.DataFr
     return kernels, marks
 
 
-def _work(ops: Operations, kernels: pl.DataFrame, kept: pl.DataFrame) -> pl.DataFrame:
+def _work(ops: Operations, kernels: pl.DataFrame, main_kernels: pl.DataFrame) -> pl.DataFrame:
     """As `Pipeline.work`: an operation is of the pass whose kernel the program launched before it
     (where that is not known: whose kernel began before it)."""
-    own = kernels.join(kept.select("at", "piece"), on="at", how="left").sort("lane", "row")
+    own = kernels.join(main_kernels.select("at", "piece"), on="at", how="left").sort("lane", "row")
     own = own.with_columns(pl.col("piece").forward_fill().over("lane", "direction"))
     is_launched = own.group_by("lane").agg(pl.col("is_launched").first())
     comm = np.flatnonzero(ops.is_communication)
@@ -202,11 +204,11 @@ def _work(ops: Operations, kernels: pl.DataFrame, kept: pl.DataFrame) -> pl.Data
     is_known = pl.col("is_launched") & (pl.col("launch") != UNKNOWN)
     others = others.with_columns(order=pl.when(is_known).then("launch").otherwise("start"))
     names = ["at", "lane", "order", "direction", "piece"]
-    placed = others.sort("order").join_asof(
+    rows = others.sort("order").join_asof(
         own.select("lane", "order", "direction", "piece").sort("order"),
         on="order", by="lane", strategy="backward", check_sortedness=False,
     )  # fmt: skip
-    both = pl.concat([own.select(names), placed.select(names)])
+    both = pl.concat([own.select(names), rows.select(names)])
     return both.sort("lane", "order", maintain_order=True).drop("order")
 
 
@@ -232,31 +234,33 @@ def _with_numbers(
         .then(pl.lit("B"))
         .otherwise(pl.lit("BW"))
     )
-    found = _with_pairs(pieces.with_columns(kind=kind).join(lanes, on="lane"))
+    rows = _with_pairs(pieces.with_columns(kind=kind).join(lanes, on="lane"))
     words: dict[int, dict[str, int]] = {}
     own: dict[int, str] = {}
-    for (lane, stage), part in found.group_by(["lane", "stage"], maintain_order=True):
+    for (lane, stage), part in rows.group_by(["lane", "stage"], maintain_order=True):
         letters = word(list(zip(part["kind"].to_list(), part["is_beside"].to_list(), strict=True)))
         own[lane] = letters
         if stage is not None:
             words.setdefault(stage, {}).setdefault(letters, 0)
             words[stage][letters] += 1
-    usual = {stage: max(told, key=lambda one: (told[one], one)) for stage, told in words.items()}
+    usual = {
+        stage: max(counts, key=lambda one: (counts[one], one)) for stage, counts in words.items()
+    }
     named = name_schedule(usual, stages, is_sure=is_sure)
     numbers = []
-    for (lane, stage), part in found.group_by(["lane", "stage"], maintain_order=True):
+    for (lane, stage), part in rows.group_by(["lane", "stage"], maintain_order=True):
         numbers += _numbers(own[lane], stage, named, part["kind"].to_list())
     schema = {"chunk": pl.Int32, "micro_batch": pl.Int32, "is_in_order": pl.Boolean}
     return (
-        pl.concat([found, pl.DataFrame(numbers, schema=schema, orient="row")], how="horizontal"),
+        pl.concat([rows, pl.DataFrame(numbers, schema=schema, orient="row")], how="horizontal"),
         named,
     )
 
 
-def _with_pairs(found: pl.DataFrame) -> pl.DataFrame:
+def _with_pairs(passes: pl.DataFrame) -> pl.DataFrame:
     """With `is_beside`; of two beside each other the forward first."""
-    forward = found.filter(kind="F").select("lane", "start", "end", at=pl.col("piece"))
-    others = found.filter(pl.col("kind") == "BW").select(
+    forward = passes.filter(kind="F").select("lane", "start", "end", at=pl.col("piece"))
+    others = passes.filter(pl.col("kind") == "BW").select(
         "lane", pl.col("start").alias("other_start"), pl.col("end").alias("other_end"),
         other=pl.col("piece"),
     )  # fmt: skip
@@ -274,12 +278,12 @@ def _with_pairs(found: pl.DataFrame) -> pl.DataFrame:
                            together=pl.min_horizontal("start", "other_start"))  # fmt: skip
     backwards = near.select("lane", kind=pl.lit("BW"), piece="other", is_beside=pl.lit(value=True),
                             together=pl.min_horizontal("start", "other_start"))  # fmt: skip
-    found = found.join(
+    passes = passes.join(
         pl.concat([forwards, backwards]).unique(["lane", "kind", "piece"], maintain_order=True),
         on=["lane", "kind", "piece"], how="left",
     )  # fmt: skip
     return (
-        found.with_columns(
+        passes.with_columns(
             pl.col("is_beside").fill_null(value=False),
             pl.col("together").fill_null(pl.col("start")),
         )
@@ -299,29 +303,29 @@ def _numbers(
             return [(one.chunk, one.micro_batch, True) for one in expected]
     is_simple = named.chunks in (1, None)
     counts: dict[str, int] = {}
-    told: list[tuple[int | None, int | None, bool]] = []
+    numbers: list[tuple[int | None, int | None, bool]] = []
     for kind in kinds:
         at = counts[kind[0]] = counts.get(kind[0], -1) + 1
-        told.append((0, at, False) if is_simple else (None, None, False))
-    return told
+        numbers.append((0, at, False) if is_simple else (None, None, False))
+    return numbers
 
 
-def _times(ops: Operations, found: pl.DataFrame, named: NamedSchedule) -> pl.DataFrame:
+def _times(ops: Operations, passes: pl.DataFrame, named: NamedSchedule) -> pl.DataFrame:
     """With times on the clock, what was busy in them, and how sure a pass is."""
     steps = len(ops.steps) + 1
-    rank = (found["lane"].to_numpy() // steps).astype(np.int32)
-    start, end = found["start"].to_numpy(), found["end"].to_numpy()
+    rank = (passes["lane"].to_numpy() // steps).astype(np.int32)
+    start, end = passes["start"].to_numpy(), passes["end"].to_numpy()
     kernels = ~ops.is_communication
     others = ops.is_communication.copy()
     others[transfers_of(ops)] = False
 
-    def within(chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pl.Series:
-        union = covering(ops.rank[chosen], ops.start[chosen], (ops.start + ops.dur)[chosen])
+    def within(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pl.Series:
+        union = covering(ops.rank[mask], ops.start[mask], (ops.start + ops.dur)[mask])
         return pl.Series(union.within(rank, start, end))
 
     computing, busy = within(kernels), within(kernels | others)
     sure = {"high": "high", "medium": "medium"}.get(named.confidence, "low")
-    return found.with_columns(
+    return passes.with_columns(
         start_ns=pl.col("start") + ops.zero_ns,
         end_ns=pl.col("end") + ops.zero_ns,
         compute_ns=pl.when("is_beside").then("busy").otherwise(computing),

@@ -25,13 +25,13 @@ _EXCHANGES = "alltoall"
 _KEYS = ["run", "capture", "step", "rank", "stage"]
 
 
-def phase_bounds(found: Pipeline) -> pl.DataFrame:
+def phase_bounds(pipeline: Pipeline) -> pl.DataFrame:
     """Keys, lane, phase, start, end (since `ops.zero_ns`), forward_count, backward_count (passes
     that begin in it); of ranks and steps that have forwards and backwards."""
-    zero_ns = found.ops.zero_ns
+    zero_ns = pipeline.ops.zero_ns
     is_forward = pl.col("kind") == "F"
     of_lane = (
-        found.passes.with_columns(
+        pipeline.passes.with_columns(
             start=pl.col("start_ns") - zero_ns, end=pl.col("end_ns") - zero_ns
         )
         .group_by(_KEYS, maintain_order=True)
@@ -46,7 +46,7 @@ def phase_bounds(found: Pipeline) -> pl.DataFrame:
         .drop_nulls(["steady", "drain"])
         .with_columns(drain=pl.max_horizontal("steady", "drain"))
     )
-    lanes = found.lanes.select("lane", "rank", "step")
+    lanes = pipeline.lanes.select("lane", "rank", "step")
     of_lane = of_lane.join(lanes, on=["rank", "step"], how="left", nulls_equal=True)
     edges = ("begin", "steady", "drain", "finish")
     parts = [
@@ -63,8 +63,8 @@ def phase_bounds(found: Pipeline) -> pl.DataFrame:
     rows = pl.concat(parts).sort("rank", "step", "number").with_row_index("row")
     counts = rows.select("row", "start", "end", "forwards", "backwards")
     for name, column in (("forwards", "forward_count"), ("backwards", "backward_count")):
-        told = counts.explode(name).select("row", inside(name).alias(column)).unique("row")
-        rows = rows.join(told, on="row", how="left")
+        bounds = counts.explode(name).select("row", inside(name).alias(column)).unique("row")
+        rows = rows.join(bounds, on="row", how="left")
     return rows.drop("row", "number", "forwards", "backwards")
 
 
@@ -97,9 +97,9 @@ def phase_bounds(found: Pipeline) -> pl.DataFrame:
 #   exposed_transfer_ns       bigint   of the rest, a transfer between stages
 #   idle_ns                   bigint   of it, nothing ran
 #   kernel_mfu_ratio          double   FLOPs of its kernels over its length x peak; NULL: unknown
-def pipeline_phases(con: duckdb.DuckDBPyConnection, found: Pipeline) -> pl.DataFrame:
+def pipeline_phases(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> pl.DataFrame:
     """Rows of the metric."""
-    sums = rank_phases(con, found).group_by("run", "capture", "stage", "phase").agg(
+    sums = rank_phases(con, pipeline).group_by("run", "capture", "stage", "phase").agg(
         pl.col(*_PARTS).sum() // pl.len().cast(pl.Int64),
         pl.col("forward_count", "backward_count").mean(),
         # Unknown of one rank is unknown of the stage; a phase without length has no ratio.
@@ -118,18 +118,18 @@ def pipeline_phases(con: duckdb.DuckDBPyConnection, found: Pipeline) -> pl.DataF
 _PARTS = ("computing_ns", "exposed_communication_ns", "exposed_transfer_ns", "idle_ns")
 
 
-def rank_phases(con: duckdb.DuckDBPyConnection, found: Pipeline) -> pl.DataFrame:
+def rank_phases(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> pl.DataFrame:
     """The same of each rank and step, whole ns: keys, phase, start_ns, dur_ns, counts, parts, flops
     and possible_flops (over its length at the peak; NULL: unknown)."""
-    ops, rows = found.ops, phase_bounds(found)
-    rank, start, end = _intervals(found, rows)
+    ops, rows = pipeline.ops, phase_bounds(pipeline)
+    rank, start, end = _intervals(pipeline, rows)
     is_transfer = np.zeros(len(ops.rank), bool)
     is_transfer[transfers_of(ops)] = True
     kernels = ~ops.is_communication
-    computing = _union(found, kernels).within(rank, start, end)
-    busy = _union(found, ~is_transfer).within(rank, start, end)
-    any_ = _union(found, np.ones(len(ops.rank), bool)).within(rank, start, end)
-    flops, peak = _flops(con, found, rank, start, end)
+    computing = _union(pipeline, kernels).within(rank, start, end)
+    busy = _union(pipeline, ~is_transfer).within(rank, start, end)
+    any_ = _union(pipeline, np.ones(len(ops.rank), bool)).within(rank, start, end)
+    flops, peak = _flops(con, pipeline, rank, start, end)
     return rows.select(
         *_KEYS, "phase", start_ns=pl.col("start") + ops.zero_ns,
         dur_ns=pl.col("end") - pl.col("start"), forward_count="forward_count",
@@ -141,27 +141,29 @@ def rank_phases(con: duckdb.DuckDBPyConnection, found: Pipeline) -> pl.DataFrame
     )  # fmt: skip
 
 
-def _intervals(found: Pipeline, rows: pl.DataFrame) -> tuple[NDArray[np.int32], Integers, Integers]:
-    steps = len(found.ops.steps) + 1
+def _intervals(
+    pipeline: Pipeline, rows: pl.DataFrame
+) -> tuple[NDArray[np.int32], Integers, Integers]:
+    steps = len(pipeline.ops.steps) + 1
     rank = (rows["lane"].to_numpy() // steps).astype(np.int32)
     return rank, rows["start"].to_numpy(), rows["end"].to_numpy()
 
 
-def _union(found: Pipeline, chosen: Flags) -> Covering:
-    ops = found.ops
-    return covering(ops.rank[chosen], ops.start[chosen], (ops.start + ops.dur)[chosen])
+def _union(pipeline: Pipeline, mask: Flags) -> Covering:
+    ops = pipeline.ops
+    return covering(ops.rank[mask], ops.start[mask], (ops.start + ops.dur)[mask])
 
 
 def _flops(
-    con: duckdb.DuckDBPyConnection, found: Pipeline, rank: NDArray[np.int32], start: Integers,
+    con: duckdb.DuckDBPyConnection, pipeline: Pipeline, rank: NDArray[np.int32], start: Integers,
     end: Integers,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
     """FLOPs of kernels that begin in each interval, and the peak (NaN: unknown)."""
-    ops = found.ops
-    counted = counted_kernels(con, Scope(found.run, found.capture))
+    ops = pipeline.ops
+    counted = counted_kernels(con, Scope(pipeline.run, pipeline.capture))
     done = pl.col("causal_flops") * pl.col("count")
-    known = counted.drop_nulls("causal_flops")
-    each = known.group_by("type", shapes="input_shapes").agg(
+    counted_shapes = counted.drop_nulls("causal_flops")
+    each = counted_shapes.group_by("type", shapes="input_shapes").agg(
         flops=done.sum() / pl.col("count").sum()
     )
     at = np.flatnonzero(~ops.is_communication)
@@ -175,13 +177,13 @@ def _flops(
     keys = ops.rank[at].astype(np.int64) * span + ops.start[at] - low
     edges = [np.searchsorted(keys, rank.astype(np.int64) * span + time - low)
              for time in (start, end)]  # fmt: skip
-    usual = known.group_by("dtype").agg(done.sum()).sort("causal_flops", descending=True)
+    usual = counted_shapes.group_by("dtype").agg(done.sum()).sort("causal_flops", descending=True)
     dtype = usual["dtype"][0] if usual.height else None
-    told = peaks(con)
-    peak = [told[found.run, found.capture, one].of(dtype) for one in ops.ranks]
+    peak_of = peaks(con)
+    peak = [peak_of[pipeline.run, pipeline.capture, one].of(dtype) for one in ops.ranks]
     has = np.array([np.nan if one is None else one for one in peak], np.float64)[rank]
     sums = spent[edges[1]] - spent[edges[0]]
-    return np.where(known.height > 0, sums, np.nan), has
+    return np.where(counted_shapes.height > 0, sums, np.nan), has
 
 
 # metric: pipeline_masking
@@ -207,35 +209,35 @@ def _flops(
 #   masked_ns          bigint   of it, a compute kernel ran beside it
 #   masking_ratio      double   masked_ns over communication_ns
 #   beside_other_ns    bigint   of masked_ns, a kernel of the other direction ran
-def pipeline_masking(found: Pipeline) -> pl.DataFrame:
+def pipeline_masking(pipeline: Pipeline) -> pl.DataFrame:
     """Rows of the metric."""
-    ops = found.ops
-    rows = _with_steps(found, phase_bounds(found))
+    ops = pipeline.ops
+    rows = _with_steps(pipeline, phase_bounds(pipeline))
     if rows.is_empty():
         return pl.DataFrame(schema=_MASKING)
-    rank, start, end = _intervals(found, rows)
-    kinds = _kinds(found)
+    rank, start, end = _intervals(pipeline, rows)
+    kinds = _kinds(pipeline)
     direction = np.full(len(ops.rank), "", dtype="<U1")
-    direction[found.work["at"].to_numpy()] = found.work["direction"].fill_null("").to_numpy()
+    direction[pipeline.work["at"].to_numpy()] = pipeline.work["direction"].fill_null("").to_numpy()
     # Kernels outside of all steps have no direction.
     ways = [(direction != "") & (direction != "F"), direction == "F"]
     kernels = ~ops.is_communication
-    computing = _union(found, kernels)
-    of_way = [_union(found, kernels & way) for way in ways]
+    computing = _union(pipeline, kernels)
+    of_way = [_union(pipeline, kernels & way) for way in ways]
     places = ["run", "capture", "stage", "phase"]
     parts = []
     for kind in [*sorted({*kinds.tolist()} - {""}), "all"]:
-        chosen = (kinds == kind) if kind != "all" else kinds != ""
-        total = _union(found, chosen).within(rank, start, end)
-        either = _union(found, chosen | kernels).within(rank, start, end)
+        mask = (kinds == kind) if kind != "all" else kinds != ""
+        total = _union(pipeline, mask).within(rank, start, end)
+        either = _union(pipeline, mask | kernels).within(rank, start, end)
         masked = total + computing.within(rank, start, end) - either
         other = np.zeros_like(total)
         for way, opposite, of_other in zip(ways, ways[::-1], of_way[::-1], strict=True):
-            own, its = chosen & way, (chosen & way) | (kernels & opposite)
+            own, its = mask & way, (mask & way) | (kernels & opposite)
             other += (
-                _union(found, own).within(rank, start, end)
+                _union(pipeline, own).within(rank, start, end)
                 + of_other.within(rank, start, end)
-                - _union(found, its).within(rank, start, end)
+                - _union(pipeline, its).within(rank, start, end)
             )
         parts.append(rows.select(*places, kind=pl.lit(kind), communication_ns=pl.Series(total),
                                  masked_ns=pl.Series(masked),
@@ -261,9 +263,9 @@ _MASKING = pl.Schema({
 })  # fmt: skip
 
 
-def _with_steps(found: Pipeline, rows: pl.DataFrame) -> pl.DataFrame:
+def _with_steps(pipeline: Pipeline, rows: pl.DataFrame) -> pl.DataFrame:
     """Phases, and each step of a rank as a whole: from its first operation to its last end."""
-    ops = found.ops
+    ops = pipeline.ops
     extent = (
         pl.DataFrame({"lane": ops.rank.astype(np.int64) * (len(ops.steps) + 1) + ops.step + 1,
                       "start": ops.start, "end": ops.start + ops.dur})
@@ -275,22 +277,22 @@ def _with_steps(found: Pipeline, rows: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([rows.select(names), whole.with_columns(phase=pl.lit(STEP)).select(names)])
 
 
-def _kinds(found: Pipeline) -> NDArray[np.str_]:
+def _kinds(pipeline: Pipeline) -> NDArray[np.str_]:
     """What each operation communicates for; '' for kernels and transfers between stages."""
-    ops = found.ops
+    ops = pipeline.ops
     names = np.array([*ops.kinds, "unknown"])
     kinds: NDArray[np.str_] = np.where(ops.is_communication, names[ops.kind], "").astype("<U16")
     kinds[transfers_of(ops)] = ""
     types = [at for at, name in enumerate(ops.types) if name.lower().startswith(_EXCHANGES)]
     is_exchange = (kinds == "ep") & np.isin(ops.type, types)
-    placed = found.work.with_row_index("order").filter(
+    rows_with_places = pipeline.work.with_row_index("order").filter(
         pl.col("at").is_in(np.flatnonzero(is_exchange))
     )
     number = pl.int_range(pl.len()).over("lane", "direction", "piece", order_by="order")
     count = pl.len().over("lane", "direction", "piece")
-    told = placed.with_columns(number=number, count=count).filter(
+    rows = rows_with_places.with_columns(number=number, count=count).filter(
         pl.col("piece").is_not_null() & (pl.col("count") % 2 == 0)
     )
-    is_first = (told["number"] % 2 == 0).to_numpy()
-    kinds[told["at"].to_numpy()] = np.where(is_first, "ep dispatch", "ep combine")
+    is_first = (rows["number"] % 2 == 0).to_numpy()
+    kinds[rows["at"].to_numpy()] = np.where(is_first, "ep dispatch", "ep combine")
     return kinds

@@ -82,17 +82,17 @@ def settle_cuts(
             return float("inf")
         return length_ns(cut)
 
-    known = {cut: length(cut) for cut in cuts}
-    best = min(known, key=known.__getitem__)
+    lengths = {cut: length(cut) for cut in cuts}
+    best = min(lengths, key=lengths.__getitem__)
     pairs = list(permutations(range(len(best)), 2))
     idle = at = 0
-    while idle < len(pairs) and len(known) < most:
+    while idle < len(pairs) and len(lengths) < most:
         giver, taker = pairs[at % len(pairs)]
         cut = tuple(one + (k == taker) - (k == giver) for k, one in enumerate(best))
         at, idle = at + 1, idle + 1
-        if min(cut) and cut not in known:
-            known[cut] = length(cut)
-            if known[cut] < known[best]:
+        if min(cut) and cut not in lengths:
+            lengths[cut] = length(cut)
+            if lengths[cut] < lengths[best]:
                 best, idle = cut, 0
     return best
 

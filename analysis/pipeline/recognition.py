@@ -59,17 +59,17 @@ def name_schedule(words: Mapping[int, str], stages: int, *, is_sure: bool) -> Na
         sure = "high" if stages == 1 and is_sure and alone else "low"
         return NamedSchedule(NONE, None, sure, (), alone, None, None)
     passes = counts.pop()
-    found = []
+    names = []
     for name, m, v in _candidates(passes, stages):
-        made = _words(name, stages, m, v)
-        if made is not None:
-            apart = [_distance(letters, made[at]) for at, letters in words.items()]
-            found.append((sum(apart) / len(apart), _PREFERRED.index(name), v, name, m))
-    found.sort()
-    if not found or found[0][0] > _FAR:
-        return NamedSchedule(NONE, found[0][0] if found else None, "low", (), None, None, None)
-    distance, _, v, name, m = found[0]
-    also = tuple(dict.fromkeys(one[3] for one in found[1:] if one[0] <= distance + _APART))
+        expected = _words(name, stages, m, v)
+        if expected is not None:
+            apart = [_distance(letters, expected[at]) for at, letters in words.items()]
+            names.append((sum(apart) / len(apart), _PREFERRED.index(name), v, name, m))
+    names.sort()
+    if not names or names[0][0] > _FAR:
+        return NamedSchedule(NONE, names[0][0] if names else None, "low", (), None, None, None)
+    distance, _, v, name, m = names[0]
+    also = tuple(dict.fromkeys(one[3] for one in names[1:] if one[0] <= distance + _APART))
     sure = "low" if also else "high" if distance <= _NEAR and is_sure else "medium"
     if sure == "high" and len(words) < stages:
         sure = "medium"
@@ -80,32 +80,32 @@ def _candidates(passes: int, stages: int) -> list[tuple[str, int, int]]:
     """Names with micro-batches and chunks that make as many forwards on each stage."""
     if stages > _MOST_STAGES:
         return []
-    found = []
+    candidates = []
     for name, (chunks, _) in SCHEDULES.items():
         several = range(1, passes // stages + 1) if name in ANY_CHUNKS else (chunks,)
         for v in several:
             if name == "dualpipe":
-                found.append((name, passes, v))
+                candidates.append((name, passes, v))
             elif passes % v == 0 and not (name == "interleaved" and v == 1):
-                found.append((name, passes // v, v))
-    return found
+                candidates.append((name, passes // v, v))
+    return candidates
 
 
 @lru_cache(maxsize=512)
 def _words(name: str, p: int, m: int, v: int) -> tuple[str, ...] | None:
     """What each stage does in that schedule; None where there is none of these sizes."""
     try:
-        made = schedule(name, p, m, v)
+        candidate = schedule(name, p, m, v)
     except UsageError:
         return None
-    return tuple(word([one for entry in order for one in _of(entry)]) for order in made.orders)
+    return tuple(word([one for entry in order for one in _of(entry)]) for order in candidate.orders)
 
 
 def _of(entry: tuple[Pass, ...]) -> list[tuple[str, bool]]:
     return [(one.kind, len(entry) > 1) for one in entry]
 
 
-def _distance(seen: str, expected: str) -> float:
+def _distance(word: str, expected: str) -> float:
     """Share of letters that differ; of different lengths: all beyond the shorter, too."""
-    same = sum(one == other for one, other in zip(seen, expected, strict=False))
-    return 1 - same / max(len(seen), len(expected), 1)
+    same = sum(one == other for one, other in zip(word, expected, strict=False))
+    return 1 - same / max(len(word), len(expected), 1)

@@ -59,8 +59,8 @@ def schedule(name: str, p: int, m: int, v: int | None = None) -> Schedule:
 
     Raises UsageError where there is none of that name, or none of these sizes.
     """
-    asked = _ALIASES.get(name.lower(), name.lower())
-    if asked not in SCHEDULES:
+    spelling = _ALIASES.get(name.lower(), name.lower())
+    if spelling not in SCHEDULES:
         raise UsageError(
             Message(
                 "no schedule is called {name}: one of {known}",
@@ -71,14 +71,14 @@ def schedule(name: str, p: int, m: int, v: int | None = None) -> Schedule:
         raise UsageError(
             Message("a pipeline has at least one stage, one micro-batch and one chunk")
         )
-    chunks, made = SCHEDULES[asked]
-    if asked in ANY_CHUNKS:
+    chunks, maker = SCHEDULES[spelling]
+    if spelling in ANY_CHUNKS:
         chunks = v or chunks
     elif v not in (None, chunks):
         raise UsageError(
             Message(
                 "{schedule} has {chunks} chunk(s) of a stage on each device, not {given}",
-                schedule=asked, chunks=chunks, given=v,
+                schedule=spelling, chunks=chunks, given=v,
             )
         )  # fmt: skip
     if p * m * chunks > _MOST_PASSES:
@@ -88,9 +88,9 @@ def schedule(name: str, p: int, m: int, v: int | None = None) -> Schedule:
                 stages=p, batches=m, chunks=chunks, most=f"{_MOST_PASSES:,}",
             )
         )  # fmt: skip
-    refuse_sizes(asked, p, m, chunks)
-    words, routes, share = made(p, m, chunks)
-    return Schedule(asked, tuple(_number_words(one, m) for one in words), routes, share)
+    refuse_sizes(spelling, p, m, chunks)
+    words, routes, share = maker(p, m, chunks)
+    return Schedule(spelling, tuple(_number_words(one, m) for one in words), routes, share)
 
 
 def refuse_sizes(name: str, p: int, m: int, v: int) -> None:
@@ -158,8 +158,8 @@ def _number_words(words: Iterable[Word], m: int) -> tuple[tuple[Pass, ...], ...]
             entry.append(Pass(kind, chunk, number))
             if kind == "B":
                 waiting.append(Pass("W", chunk, number))
-        kept = tuple(one for one in entry if one.micro_batch < m)
-        order += [kept] if kept else []
+        entries = tuple(one for one in entry if one.micro_batch < m)
+        order += [entries] if entries else []
     return tuple(order)
 
 
@@ -270,9 +270,9 @@ def _against(ranks: int, rank: int, rounds: int, *, is_middle: bool) -> list[Wor
     words += [_backward(1), _beside(1, 0)] * apart
     # From the middle of what drains, weight gradients wait for the gaps that follow.
     drain = [_backward(chunk) for _ in range(rank + 1) for chunk in (1, 0)]
-    kept = rank + 1
-    words += drain[:-kept] + [(("B", word[0][1]),) for word in drain[len(drain) - kept :]]
-    return words + [_W, _backward(0, **keep)] * apart + [_W] * kept
+    count = rank + 1
+    words += drain[:-count] + [(("B", word[0][1]),) for word in drain[len(drain) - count :]]
+    return words + [_W, _backward(0, **keep)] * apart + [_W] * count
 
 
 def _dualpipe(p: int, m: int, _: int) -> Made:

@@ -52,9 +52,9 @@ def slow_shares(
 
     def shares(kernels: pl.DataFrame) -> Times:
         longer = pl.concat([_longer(kernels), exchanges]).group_by(_PLACE).sum()
-        found = {row[:3]: row[3] / row[4] for row in longer.join(lengths, on=_PLACE).rows()}
+        shares = {row[:3]: row[3] / row[4] for row in longer.join(lengths, on=_PLACE).rows()}
         return np.array([
-            [[found.get((device, together.get(one[device], one[device]), is_forward), 0.0)
+            [[shares.get((device, together.get(one[device], one[device]), is_forward), 0.0)
               for one in ranks] for device in range(len(ranks[0]))]
             for is_forward in (True, False)
         ])  # fmt: skip
@@ -92,16 +92,16 @@ def _exchanges(ops: Operations, own: pl.DataFrame) -> pl.DataFrame:
     begin, end = last[ops.instance[moves]], (ops.start + ops.dur)[moves]
     at = np.flatnonzero(ops.is_kernel)
     kernels = covering(ops.rank[at], ops.start[at], (ops.start + ops.dur)[at])
-    found = pl.DataFrame({
+    rows = pl.DataFrame({
         "rank": pl.Series(ops.ranks, dtype=pl.Int32)[ops.rank[moves]], "start": begin,
         "type": ops.type[moves], "kind": ops.kind[moves], "instance": ops.instance[moves],
         "moving": end - begin, "beside": kernels.within(ops.rank[moves], begin, end),
         "size_bytes": ops.names["size_bytes"][moves],
     })  # fmt: skip
-    found = found.filter(pl.col("moving") > 0).sort("start").join_asof(
+    rows = rows.filter(pl.col("moving") > 0).sort("start").join_asof(
         own, left_on="start", right_on="begin", by="rank", check_sortedness=False
     ).filter(pl.col("start") < pl.col("end"))  # fmt: skip
-    each = found.group_by("instance", "type", "kind").agg(
+    each = rows.group_by("instance", "type", "kind").agg(
         pl.col(*_PLACE).first(), pl.col("moving", "beside", "size_bytes").max(),
         group=pl.col("rank").min(),
     )  # fmt: skip
@@ -156,5 +156,5 @@ def _with_usual(kernels: pl.DataFrame) -> pl.DataFrame:
     ratios = own.group_by("rank", "core").agg(
         ratio=(pl.col("count") * pl.col("usual")).sum() / (pl.col("count") * pl.col("median")).sum()
     )
-    found = kernels.join(ratios, on=["rank", "core"], how="left", nulls_equal=True)
-    return found.with_columns(usual=pl.col("dur") * pl.col("ratio").fill_null(1.0))
+    rows = kernels.join(ratios, on=["rank", "core"], how="left", nulls_equal=True)
+    return rows.with_columns(usual=pl.col("dur") * pl.col("ratio").fill_null(1.0))

@@ -37,15 +37,15 @@ _PARTS = ("layers_ns", "embedding_ns", "head_ns", "further_tokens_ns", "recomput
 #   further_tokens_ns  bigint   of it, modules for further tokens (MTP); NULL: likewise
 #   recompute_ns       bigint   of it, forwards that ran again
 #   excess_ns          bigint   compute_ns above the mean of the stages
-def pipeline_stages(found: Pipeline) -> pl.DataFrame:
+def pipeline_stages(pipeline: Pipeline) -> pl.DataFrame:
     """Rows of the metric; none where passes have no numbers."""
-    micro_batches = found.named.micro_batches
-    if not micro_batches or found.passes.is_empty():
+    micro_batches = pipeline.named.micro_batches
+    if not micro_batches or pipeline.passes.is_empty():
         return pl.DataFrame(schema=_SCHEMA)
-    ops = found.ops
-    its = found.work.filter(pl.col("piece").is_not_null())
+    ops = pipeline.ops
+    its = pipeline.work.filter(pl.col("piece").is_not_null())
     at = its["at"].to_numpy()
-    stage = found.lanes.select("lane", "stage")
+    stage = pipeline.lanes.select("lane", "stage")
     kernels = (
         its.with_columns(
             dur=pl.Series(ops.dur[at]), is_comm=pl.Series(ops.is_communication[at]),
@@ -64,17 +64,17 @@ def pipeline_stages(found: Pipeline) -> pl.DataFrame:
         is_attention=pl.col("type").str.contains(_ATTENTION),
         each=1.0 / (pl.col("lanes") * micro_batches),
     )
-    last = found.named.order.routes[0][-1][0] if found.named.order else max(found.seen)
+    last = pipeline.named.order.routes[0][-1][0] if pipeline.named.order else max(pipeline.seen)
     has_shapes = kernels.filter(pl.col("stage") == last)["shapes"].count() > 0
     kernels = _with_steady_shapes(kernels, micro_batches)
-    first = found.named.order.routes[0][0][0] if found.named.order else 0
+    first = pipeline.named.order.routes[0][0][0] if pipeline.named.order else 0
     others = kernels.filter(pl.col("stage") != last).select("direction", "type", "shapes").unique()
     kernels = kernels.join(
         others.with_columns(is_common=pl.lit(value=True)), on=["direction", "type", "shapes"],
         how="left", nulls_equal=True,
     ).with_columns(
         is_own=(pl.col("stage") == last) & pl.col("is_common").is_null() & ~pl.col("is_embedding")
-        & pl.lit(len(found.seen) > 1)
+        & pl.lit(len(pipeline.seen) > 1)
         & (_passes().over("stage", "direction", "type", "shapes") > _half(micro_batches))
     )  # fmt: skip
     time = pl.col("dur") * pl.col("each")
@@ -118,13 +118,13 @@ def pipeline_stages(found: Pipeline) -> pl.DataFrame:
     }
     rows = rows.with_columns(compute_ns=pl.col("compute").floor().cast(pl.Int64), **whole_ns)
     mean = int(rows["compute_ns"].sum()) // max(rows.height, 1)
-    is_unknown = (pl.col("stage") == last) & pl.lit(not has_shapes or len(found.seen) < 2)
+    is_unknown = (pl.col("stage") == last) & pl.lit(not has_shapes or len(pipeline.seen) < 2)
     rows = rows.with_columns(
         head_ns=pl.when(~is_unknown).then("head_ns"),
         further_tokens_ns=pl.when(~is_unknown | (pl.col("further") == 0)).then("further_tokens_ns"),
     )
     return rows.select(
-        pl.lit(found.run).alias("run"), pl.lit(found.capture).alias("capture"), "stage",
+        pl.lit(pipeline.run).alias("run"), pl.lit(pipeline.capture).alias("capture"), "stage",
         layer_count=pl.when(pl.col("attention") > 0).then(pl.col("attention") - pl.col("further")),
         compute_ns="compute_ns",
         layers_ns=pl.col("compute_ns") - pl.sum_horizontal(_PARTS[1:]),
@@ -162,8 +162,8 @@ def _with_steady_shapes(kernels: pl.DataFrame, micro_batches: int) -> pl.DataFra
         .group_by(keys)
         .agg(steady=pl.col("word").sort_by("place").str.join())
     )
-    joined = kernels.join(steady, on=keys, how="left", nulls_equal=True)
-    return joined.drop("shapes").rename({"steady": "shapes"})
+    rows = kernels.join(steady, on=keys, how="left", nulls_equal=True)
+    return rows.drop("shapes").rename({"steady": "shapes"})
 
 
 _SCHEMA = pl.Schema({

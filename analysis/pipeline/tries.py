@@ -82,16 +82,16 @@ def parse_tries(
     words: str, measured: MeasuredPasses, micro_batches: int | None
 ) -> list[OrderRequest]:
     """`vpp:2,zb-h1`: names of schedules, with chunks after a colon. Raises UsageError."""
-    asked = [word.strip() for word in words.split(",") if word.strip()]
-    if not asked or len(asked) > _MOST_TRIES:
+    words_given = [word.strip() for word in words.split(",") if word.strip()]
+    if not words_given or len(words_given) > _MOST_TRIES:
         raise UsageError(
             Message(
                 "--try takes 1 to {most} names with commas between, such as vpp:2,zb-h1",
                 most=_MOST_TRIES,
             )
         )
-    found = []
-    for word in asked:
+    tries = []
+    for word in words_given:
         name, _, chunks = word.partition(":")
         if chunks and not (chunks.isdecimal() and 0 < int(chunks) <= _MOST_CHUNKS):
             raise UsageError(
@@ -102,8 +102,8 @@ def parse_tries(
             )
         m = micro_batches or measured.micro_batches
         order = schedule(name, measured.devices, m, int(chunks) if chunks else None)
-        found.append(OrderRequest(word, order))
-    return found
+        tries.append(OrderRequest(word, order))
+    return tries
 
 
 def ready(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Ready:
@@ -137,58 +137,58 @@ def ready_in(
                 missing=", ".join(map(str, missing[:8])), stages=pipeline.stages,
             )
         )  # fmt: skip
-    chosen = [pipeline.run, pipeline.capture]
-    lengths = dict(frame(con, _STEPS, chosen).rows())
-    hosts = dict(con.execute(_HOSTS, chosen).fetchall())
+    parameters = [pipeline.run, pipeline.capture]
+    lengths = dict(frame(con, _STEPS, parameters).rows())
+    hosts = dict(con.execute(_HOSTS, parameters).fetchall())
     together = dict(zip(pipeline.ops.ranks, replicas(pipeline.ops).tolist(), strict=True))
-    found = measure_passes(passes, order, hosts, together)
-    spans_ns = found.by_step(found.ends_ns.max(axis=0) - found.starts_ns.min(axis=0))
-    known = [lengths.get(step) for step in dict.fromkeys(found.steps)]
+    measures = measure_passes(passes, order, hosts, together)
+    spans_ns = measures.by_step(measures.ends_ns.max(axis=0) - measures.starts_ns.min(axis=0))
+    lengths_of_steps = [lengths.get(step) for step in dict.fromkeys(measures.steps)]
     step_ns = float(np.mean([
         float(span) if length is None else max(float(length), float(span))
-        for length, span in zip(known, spans_ns, strict=True)
+        for length, span in zip(lengths_of_steps, spans_ns, strict=True)
     ]))  # fmt: skip
-    seen = model_parts.looks(pipeline.ops, passes, order.routes[0])
-    parts = model_parts.parts(pipeline.ops, seen, found.places)
-    weights = model_parts.weight_shares(pipeline.ops, seen, found.places)
-    pairs = pair_ratios(pipeline.ops, model_parts.spans_of(seen, found.places))
+    looks = model_parts.looks(pipeline.ops, passes, order.routes[0])
+    parts = model_parts.parts(pipeline.ops, looks, measures.places)
+    weights = model_parts.weight_shares(pipeline.ops, looks, measures.places)
+    pairs = pair_ratios(pipeline.ops, model_parts.spans_of(looks, measures.places))
     ratio, least = pairs or (None, None)
-    slow = slow_shares(pipeline.ops, passes, found.ranks, together) or (None, None)
+    slow = slow_shares(pipeline.ops, passes, measures.ranks, together) or (None, None)
     facts = Facts(
         parts,
         weights,
         ratio,
         least,
-        reduced=reduced_shares(pipeline.ops, passes, found.steps, found.ranks),
+        reduced=reduced_shares(pipeline.ops, passes, measures.steps, measures.ranks),
         slow_share=slow[0],
         slow_least=slow[1],
     )
-    factual = run(found, facts, order)
-    levels = frame(con, _LEVELS, chosen).rows()
-    kept, ends = _memory(found, levels, factual)
-    facts = replace(facts, kept_bytes=kept)
-    again_ns = run(found, facts, replace(order)).lengths_ns  # a copy is executed as others are
-    return Ready(pipeline, found, facts, factual, again_ns, spans_ns, step_ns, ends)
+    factual = run(measures, facts, order)
+    levels = frame(con, _LEVELS, parameters).rows()
+    bytes_by_place, ends = _memory(measures, levels, factual)
+    facts = replace(facts, kept_bytes=bytes_by_place)
+    again_ns = run(measures, facts, replace(order)).lengths_ns  # a copy is executed as others are
+    return Ready(pipeline, measures, facts, factual, again_ns, spans_ns, step_ns, ends)
 
 
 def _memory(
-    found: MeasuredPasses, levels: Sequence[tuple[int, float, float]], factual: ExecutedOrder
+    measures: MeasuredPasses, levels: Sequence[tuple[int, float, float]], factual: ExecutedOrder
 ) -> tuple[tuple[float, ...] | None, tuple[float, ...]]:
     """Bytes of a micro-batch by place, and by stage at the end of a step."""
-    by_rank = {rank: (end, kept) for rank, end, kept in levels}
-    its = [[by_rank[ranks[at]] for ranks in dict.fromkeys(found.ranks) if ranks[at] in by_rank]
-           for at in range(found.devices)]  # fmt: skip
+    by_rank = {rank: (end, bytes_by_place) for rank, end, bytes_by_place in levels}
+    its = [[by_rank[ranks[at]] for ranks in dict.fromkeys(measures.ranks) if ranks[at] in by_rank]
+           for at in range(measures.devices)]  # fmt: skip
     if not all(its):
         return None, ()
     order = factual.made.schedule
-    counts, _ = held_micro_batches(found, Facts(), factual)
+    counts, _ = held_micro_batches(measures, Facts(), factual)
     chunks = [count / float(order.share) for count in counts]
-    kept = [float(np.median([one[1] for one in own])) / max(most, 1.0)
+    bytes_by_place = [float(np.median([one[1] for one in own])) / max(most, 1.0)
             for own, most in zip(its, chunks, strict=True)]  # fmt: skip
     ends = tuple(float(np.median([one[0] for one in own])) for own in its)
-    if min(kept) <= 0:
+    if min(bytes_by_place) <= 0:
         return None, ends
-    return tuple(kept[device] for device, _ in order.routes[0]), ends
+    return tuple(bytes_by_place[device] for device, _ in order.routes[0]), ends
 
 
 def placed_layers(job: Ready, limit_bytes: float | None) -> OrderRequest:
@@ -198,13 +198,15 @@ def placed_layers(job: Ready, limit_bytes: float | None) -> OrderRequest:
     limit_bytes: of a device, for what it holds at the end of a step (its layers' share of that) and
     what it keeps of micro-batches. Raises CannotAnswer.
     """
-    found, facts = job.measured, job.facts
-    order = found.made.schedule
+    passes, facts = job.measured, job.facts
+    order = passes.made.schedule
     if facts.parts is None:
         raise CannotAnswer(Message("the layers of the model were not told apart in the passes"))
-    kept = facts.kept_bytes or (0.0,) * found.places
-    _, bytes_ = layer_costs(facts.parts, [np.zeros(found.places)] * 2, kept, job.end_bytes)
-    means = [np.nanmean(found.alone_ns[kind], axis=1) for kind in ("F", "BW")]
+    bytes_by_place = facts.kept_bytes or (0.0,) * passes.places
+    _, bytes_ = layer_costs(
+        facts.parts, [np.zeros(passes.places)] * 2, bytes_by_place, job.end_bytes
+    )
+    means = [np.nanmean(passes.alone_ns[kind], axis=1) for kind in ("F", "BW")]
     devices = [device for device, _ in order.routes[0]]
     slow = None if facts.slow_share is None else facts.slow_share[:, devices]
     times = layer_times(facts.parts, means, slow)
@@ -214,26 +216,26 @@ def placed_layers(job: Ready, limit_bytes: float | None) -> OrderRequest:
             raise CannotAnswer(
                 Message("no memory was recorded on every stage: place layers without a limit")
             )
-        if found.places != found.devices:
+        if passes.places != passes.devices:
             raise CannotAnswer(Message("a memory limit is heeded where each device has one chunk"))
-        counts, _ = held_micro_batches(found, facts, job.factual)
+        counts, _ = held_micro_batches(passes, facts, job.factual)
         needed = [[stays + count * keeps for stays, keeps in bytes_] for count in counts]
-        limits = [limit_bytes] * found.places
-    layers = place_layers(times, found.places, needed, limits)
+        limits = [limit_bytes] * passes.places
+    layers = place_layers(times, passes.places, needed, limits)
     if layers is None:
         raise CannotAnswer(
             Message(
                 "{layers} layers do not fit on {places} places within that memory",
-                layers=times.shape[-1], places=found.places,
+                layers=times.shape[-1], places=passes.places,
             )
         )  # fmt: skip
 
     def length_ns(cut: tuple[int, ...]) -> float:
-        done = run(found, facts, order, cut)
-        return float(found.by_step(done.lengths_ns + done.behind_ns).mean())
+        done = run(passes, facts, order, cut)
+        return float(passes.by_step(done.lengths_ns + done.behind_ns).mean())
 
     each = Counter(one.place for one in facts.parts if one.is_layer)
-    cuts = [tuple(layers), tuple(each[at] for at in range(found.places))]
+    cuts = [tuple(layers), tuple(each[at] for at in range(passes.places))]
     return OrderRequest(PLACED, order, settle_cuts(cuts, length_ns, _MOST_CUTS, needed, limits))
 
 
@@ -248,15 +250,15 @@ def asked_tries(
 ) -> list[OrderRequest]:
     """What is to be tried; the recognised schedule where only its micro-batches change. Raises
     UsageError and CannotAnswer."""
-    found = parse_tries(words, job.measured, micro_batches) if words is not None else []
-    found += [OrderRequest(path.name, read_order(path)) for path in files]
+    tries = parse_tries(words, job.measured, micro_batches) if words is not None else []
+    tries += [OrderRequest(path.name, read_order(path)) for path in files]
     if places_layers:
-        found.append(placed_layers(job, limit_bytes))
-    if not found and micro_batches is not None:
+        tries.append(placed_layers(job, limit_bytes))
+    if not tries and micro_batches is not None:
         named = job.pipeline.named
         order = schedule(named.name, job.measured.devices, micro_batches, named.chunks)
-        found.append(OrderRequest(named.name, order))
-    return found
+        tries.append(OrderRequest(named.name, order))
+    return tries
 
 
 def those_that_go(
@@ -264,13 +266,13 @@ def those_that_go(
 ) -> tuple[str | None, list[str]]:
     """Of several names those that this pipeline can have, and a note for each other. Raises what
     the first is refused for where none goes; one name is left as it is."""
-    asked = [word.strip() for word in words.split(",") if word.strip()]
-    if not 1 < len(asked) <= _MOST_TRIES:
+    words_given = [word.strip() for word in words.split(",") if word.strip()]
+    if not 1 < len(words_given) <= _MOST_TRIES:
         return words, []
-    kept: list[str] = []
+    words_here: list[str] = []
     notes: list[str] = []
     refused: list[UsageError | CannotAnswer] = []
-    for word in asked:
+    for word in words_given:
         try:
             for one in parse_tries(word, job.measured, micro_batches):
                 try_order(job, one)
@@ -279,10 +281,10 @@ def those_that_go(
             why = error.args[0] if error.args else str(error)
             notes.append(Message("{name} is left out: {why}", name=word, why=why))
         else:
-            kept.append(word)
-    if not kept:
+            words_here.append(word)
+    if not words_here:
         raise refused[0]
-    return ",".join(kept), notes
+    return ",".join(words_here), notes
 
 
 # metric: pipeline_tries
@@ -332,17 +334,17 @@ def those_that_go(
 #                                   hidden to be as fast as what ran; NULL: none are, or never
 #   layers               bigint[]  layers of each place; NULL: as measured, or as even as can be
 #   devices              struct[]  device, bubble_ns, bubble_ratio, live_activations, kept_bytes
-def pipeline_tries(job: Ready, asked: Sequence[OrderRequest]) -> pl.DataFrame:
+def pipeline_tries(job: Ready, orders: Sequence[OrderRequest]) -> pl.DataFrame:
     """Rows of the metric. Raises CannotAnswer and UsageError."""
     ran = job.measured.made.schedule
     rows = [_row(job, OrderRequest(MEASURED, ran), job.factual)]
-    rows += [_row(job, one, try_order(job, one)) for one in asked]
+    rows += [_row(job, one, try_order(job, one)) for one in orders]
     return pl.DataFrame(rows, schema=_SCHEMA)
 
 
-def try_order(job: Ready, asked: OrderRequest) -> ExecutedOrder:
+def try_order(job: Ready, order: OrderRequest) -> ExecutedOrder:
     """One order executed. Raises CannotAnswer and UsageError."""
-    return run(job.measured, job.facts, asked.order, asked.layers)
+    return run(job.measured, job.facts, order.order, order.layers)
 
 
 _DEVICE: dict[str, type[pl.DataType]] = {
@@ -359,46 +361,46 @@ _SCHEMA: dict[str, type[pl.DataType] | pl.DataType] = {
 }  # fmt: skip
 
 
-def _row(job: Ready, asked: OrderRequest, done: ExecutedOrder) -> dict[str, object]:
-    found = job.measured
+def _row(job: Ready, request: OrderRequest, done: ExecutedOrder) -> dict[str, object]:
+    passes = job.measured
     factual, again, lengths, low, high = (
-        found.by_step(one)
+        passes.by_step(one)
         for one in (
             job.factual.lengths_ns, job.again_ns, done.lengths_ns + done.behind_ns, done.low_ns,
             done.high_ns,
         )
     )  # fmt: skip
-    order = asked.order
+    order = request.order
     numbers = {(r, one.micro_batch) for r, route in enumerate(order.routes)
                for device, chunk in route[:1] for entry in order.orders[device] for one in entry
                if one.chunk == chunk}  # fmt: skip
     error_ns = max(float(np.abs(one - job.spans_ns).mean()) for one in (factual, again))
-    if asked.name == MEASURED:
+    if request.name == MEASURED:
         predicted = job.step_ns + float((factual - job.spans_ns).mean())
         margin = error_ns
     else:
         change = lengths - again
         predicted = job.step_ns + float(change.mean())
         # Passes beyond those that ran repeat these, and may be off by twice as much.
-        repeated = max(1 - found.micro_batches / len(numbers), 0.0)
+        repeated = max(1 - passes.micro_batches / len(numbers), 0.0)
         margin = error_ns + _LEAST_ERROR * (job.step_ns + 2 * repeated * predicted)
         if len(change) > 1:
             margin += 2 * float(change.std(ddof=1)) / len(change) ** 0.5
     ends = [predicted + float((end - lengths).mean()) + margin * way
             for end, way in ((low, -1), (high, 1))]  # fmt: skip
-    counts, kept = held_micro_batches(found, job.facts, done)
+    counts, bytes_by_place = held_micro_batches(passes, job.facts, done)
     length_ns = float(done.lengths_ns.mean())
     bubbles = done.bubbles_ns()
     devices = [
         {"device": at, "bubble_ns": float(bubble), "bubble_ratio": float(bubble) / length_ns,
-         "live_activations": counts[at], "kept_bytes": kept[at]}
+         "live_activations": counts[at], "kept_bytes": bytes_by_place[at]}
         for at, bubble in enumerate(bubbles)
     ]  # fmt: skip
-    is_priced = len(order.routes) == len(found.made.schedule.routes)  # gradients of others are not
+    is_priced = len(order.routes) == len(passes.made.schedule.routes)  # gradients of others are not
     has_pairs = any(len(entry) > 1 for one in order.orders for entry in one)
     limit = _same_work_ns(job, len(numbers)) if has_pairs else None
     return {
-        "run": job.pipeline.run, "capture": job.pipeline.capture, "name": asked.name,
+        "run": job.pipeline.run, "capture": job.pipeline.capture, "name": request.name,
         "schedule": order.name, "chunks": sum(map(len, order.routes)) // len(order.orders),
         "micro_batches": len(numbers), "measured_step_ns": job.step_ns,
         "predicted_step_ns": predicted if is_priced else None,
@@ -406,9 +408,9 @@ def _row(job: Ready, asked: OrderRequest, done: ExecutedOrder) -> dict[str, obje
         "predicted_high_ns": ends[1] if is_priced else None,
         "pipeline_ns": length_ns, "bubble_ratio": float(bubbles.mean()) / length_ns,
         "needed_overlap_ratio": None if limit is None else needed_overlap(
-            found, job.facts, done, limit
+            passes, job.facts, done, limit
         ),
-        "layers": asked.layers, "devices": devices,
+        "layers": request.layers, "devices": devices,
     }  # fmt: skip
 
 

@@ -15,13 +15,13 @@ from .orders.gradients import makes_weights_apart
 from .tries import OrderRequest, Ready
 
 
-def work_note(ran: int, asked: int, step_ns: float, predicted_ns: float) -> str:
-    """What a step of `asked` micro-batches holds beside one of the `ran` that were measured: their
+def work_note(ran: int, count: int, step_ns: float, predicted_ns: float) -> str:
+    """What a step of `count` micro-batches holds beside one of the `ran` that were measured: their
     lengths tell nothing, as they do other work; those of a micro-batch do."""
     return Message(
         "with {asked} micro-batches in place of {ran} a step holds {times} times the work: a"
         " micro-batch would take {after} ms in place of {before} ms",
-        asked=asked, ran=ran, times=f"{asked / ran:.3g}", after=ms(predicted_ns / asked),
+        asked=count, ran=ran, times=f"{count / ran:.3g}", after=ms(predicted_ns / count),
         before=ms(step_ns / ran),
     )  # fmt: skip
 
@@ -39,7 +39,7 @@ def work_notes(rows: pl.DataFrame) -> list[str]:
     ]  # fmt: skip
 
 
-def tries_notes(job: Ready, asked: Sequence[OrderRequest] = ()) -> list[str]:
+def tries_notes(job: Ready, orders: Sequence[OrderRequest] = ()) -> list[str]:
     """What to know beside the rows."""
     notes: list[str] = [
         Message(
@@ -72,11 +72,11 @@ def tries_notes(job: Ready, asked: Sequence[OrderRequest] = ()) -> list[str]:
             " pipelines alone are known",
             name=one.name, copies=len(one.order.routes), ran=ran,
         )
-        for one in asked
+        for one in orders
         if len(one.order.routes) != ran
     ]  # fmt: skip
     if job.facts.reduced is not None and any(
-        makes_weights_apart(one.order) and "W" not in job.measured.alone_ns for one in asked
+        makes_weights_apart(one.order) and "W" not in job.measured.alone_ns for one in orders
     ):
         notes.append(
             Message(

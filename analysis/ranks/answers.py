@@ -26,24 +26,24 @@ def clocks(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     return select(con, "clocks", scope, "ranks", of=JOB)
 
 
-def clock_notes(found: pl.DataFrame) -> list[str]:
+def clock_notes(rows: pl.DataFrame) -> list[str]:
     """What to know beside the figures of `clocks`, a sentence per remark with whom it concerns."""
     concerned: dict[tuple[tuple[str, str] | None, str], tuple[list[str], list[int]]] = {}
-    several = found.select("run", "capture").n_unique() > 1
-    for row in found.to_dicts():
+    several = rows.select("run", "capture").n_unique() > 1
+    for row in rows.to_dicts():
         place = (row["run"], row["capture"]) if several else None
-        for kept in msgspec.json.decode(row["remarks"], type=list[Stored]):
-            hosts, ranks = concerned.setdefault((place, restore_text(kept)), ([], []))
+        for message in msgspec.json.decode(row["remarks"], type=list[Stored]):
+            hosts, ranks = concerned.setdefault((place, restore_text(message)), ([], []))
             hosts += [row["host"]] if row["host"] else []
             ranks += [] if row["host"] else row["ranks"]
-    told: list[str] = []
+    notes: list[str] = []
     for (place, remark), (hosts, ranks) in concerned.items():
         note = Message("{place}: {note}", place=_names_of(hosts, ranks), note=remark)
         if place:
             run, capture = place
             note = Message("{run}, {capture}: {note}", run=run, capture=capture, note=note)
-        told.append(note)
-    return told
+        notes.append(note)
+    return notes
 
 
 def comm_waits(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
@@ -75,16 +75,16 @@ def mean_waits(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
     place = ["run", "capture", "rank", "step", "kind"]
     moved = comm(con, scope, by="kind")
     both = waits.join(moved.select(*place, "transit_ns"), on=place, how="left", nulls_equal=True)
-    found = [
+    means = [
         both.group_by("kind")
         .agg(
-            (pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()) / over).alias(told)
-            for name, told in ((wait, "wait_ns"), (transfer, "transfer_ns"))
+            (pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()) / over).alias(column)
+            for name, column in ((wait, "wait_ns"), (transfer, "transfer_ns"))
         )
         .with_columns(estimate=pl.lit(estimate))
         for estimate, wait, transfer in _ESTIMATES
     ]
-    rows = pl.concat(found).drop_nulls(["wait_ns", "transfer_ns"])
+    rows = pl.concat(means).drop_nulls(["wait_ns", "transfer_ns"])
     total = (pl.col("wait_ns") + pl.col("transfer_ns")).max().over("kind")
     order = pl.col("estimate").replace_strict({one[0]: at for at, one in enumerate(_ESTIMATES)})
     return rows.sort(-total, "kind", order).select("kind", "estimate", "wait_ns", "transfer_ns")
@@ -97,6 +97,6 @@ def slow_pairs(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
 
 
 def _names_of(hosts: list[str], ranks: list[int]) -> str:
-    listed = list(dict.fromkeys(hosts))
-    more = [Message("{count} more hosts", count=len(listed) - 4)] if len(listed) > 4 else []
-    return join([*listed[:4], *more, *([ranks_named(ranks)] if ranks else [])])
+    names = list(dict.fromkeys(hosts))
+    more = [Message("{count} more hosts", count=len(names) - 4)] if len(names) > 4 else []
+    return join([*names[:4], *more, *([ranks_named(ranks)] if ranks else [])])

@@ -50,9 +50,9 @@ class Table:
 def derived_tables() -> dict[str, list[tuple[str, str]]]:
     """Columns (name, type) of each table that `derive` makes."""
     tables = {
-        known.view: [(column.name, column.type) for column in known.columns]
-        for known in sql_metrics()
-        if known.over
+        one.view: [(column.name, column.type) for column in one.columns]
+        for one in sql_metrics()
+        if one.over
     }
     comm = metric("comm").columns
     return {**tables, RESOLVED_COMM: [(column.name, column.type) for column in comm]}

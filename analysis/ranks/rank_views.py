@@ -46,17 +46,17 @@ def open_across(
     makes them; `path` is that store, an exported file, or None where there is only `con`.
     """
     captures = con.execute("select distinct run, capture from ranks order by all").fetchall()
-    kept: dict[Key, dict[str, str]] = {}
+    files: dict[Key, dict[str, str]] = {}
     if path is not None and is_store(path):
-        kept = _derived_files(path, store.opened_over(con, path), captures, memory_bytes)
+        files = _derived_files(path, store.opened_over(con, path), captures, memory_bytes)
     selects: dict[str, list[str]] = defaultdict(list)
-    for paths in kept.values():
+    for paths in files.values():
         for name, file in paths.items():
             if file:
                 source = f"read_parquet({file_literal(file)}, hive_partitioning = false)"
                 selects[name].append(f"select * from {source}")
     for number, key in enumerate(captures):
-        if key not in kept:
+        if key not in files:
             for name, table in _compute(con, key, number):
                 selects[name].append(f"select * from {table}")
     _create_views(con, selects)
@@ -64,17 +64,17 @@ def open_across(
 
 
 def _derived_files(
-    path: Path, found: Iterable[Manifest], captures: Collection[Key], memory_bytes: int
+    path: Path, manifests: Iterable[Manifest], captures: Collection[Key], memory_bytes: int
 ) -> dict[Key, dict[str, str]]:
     """Files of each capture by table, computed where they are stale; none of a capture that cannot
     be kept."""
-    members = derived_tier.by_capture(found)
-    kept: dict[Key, dict[str, str]] = {}
+    members = derived_tier.by_capture(manifests)
+    files: dict[Key, dict[str, str]] = {}
     for key in captures:
         # The store cannot be written, is full, or lost a file that our reader still has open.
         with contextlib.suppress(OSError, duckdb.IOException):
             if key in members:
-                kept[key] = derived_tier.bring_up_to_date(
+                files[key] = derived_tier.bring_up_to_date(
                     path,
                     members[key],
                     version(),
@@ -82,18 +82,20 @@ def _derived_files(
                     summaries={one.name: one.version for one in summaries()},
                     memory_bytes=memory_bytes,
                 )
-    return kept
+    return files
 
 
 def _compute(con: duckdb.DuckDBPyConnection, key: Key, number: int) -> Iterator[tuple[str, str]]:
     """Results for one capture of `con` as tables of its database: (name, table)."""
     ((database,),) = con.execute("select current_database()").fetchall()
-    chosen = f"run = {sql_literal(key[0])} and capture = {sql_literal(key[1])}"
+    rows_of_capture = f"run = {sql_literal(key[0])} and capture = {sql_literal(key[1])}"
     aside = con.cursor()
     try:
         for name in schema.tables():
             whole = f'"{database}".main."{name}"'
-            aside.execute(f'create temp view "{name}" as select * from {whole} where {chosen}')
+            aside.execute(
+                f'create temp view "{name}" as select * from {whole} where {rows_of_capture}'
+            )
         for result in derive(aside):
             table = f'"{database}".main."_across_{number}_{result.name}"'
             aside.execute(f"create or replace table {table} as {result.query}")
@@ -116,12 +118,12 @@ def _create_views(con: duckdb.DuckDBPyConnection, selects: dict[str, list[str]])
 def _resolve_comm(con: duckdb.DuckDBPyConnection) -> None:
     """Put resolved kinds into `comm_summary`: rows of ranks that know less give way."""
     open_views(con, ("comm",))
-    known = con.execute(
+    view = con.execute(
         "select 1 from duckdb_views() where database_name = current_database()"
         " and view_name = 'comm_summary'"
     ).fetchall()
     ((database,),) = con.execute("select current_database()").fetchall()
-    own = f'"{database}".main.comm_summary' if known else f"({metric('comm').sql})"
+    own = f'"{database}".main.comm_summary' if view else f"({metric('comm').sql})"
     con.execute(
         f"create or replace temp view comm_summary as select * from {own}"
         f" anti join (select distinct run, capture, rank from {RESOLVED_COMM})"

@@ -32,5 +32,5 @@ def rank_stages(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> dict[
 def ranks_apart(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> list[int]:
     """Ranks that do not step together with the others of their capture: another program, with which
     nothing is to be compared. None where all are of one."""
-    asked = f"select ranks from ({sql_text('apart_steps.sql')}) where run = ? and capture = ?"
-    return frame(con, asked, [run, capture])["ranks"].explode().drop_nulls().to_list()
+    query = f"select ranks from ({sql_text('apart_steps.sql')}) where run = ? and capture = ?"
+    return frame(con, query, [run, capture])["ranks"].explode().drop_nulls().to_list()

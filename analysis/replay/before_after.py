@@ -47,8 +47,8 @@ def before_after(
     job = capture_job(con, scope.job)
     changes = [parse_change(word) for word in words]
     steps = whatif_steps(con, job, changes)
-    chosen = steps.filter(pl.col("step").eq_missing(pl.lit(scope.step, pl.Int64)))
-    row = (chosen if chosen.height else steps).row(-1, named=True)
+    rows = steps.filter(pl.col("step").eq_missing(pl.lit(scope.step, pl.Int64)))
+    row = (rows if rows.height else steps).row(-1, named=True)
     there = row["step"] is not None
     at = job.ops.steps.index(row["step"]) if there else job.usual[0]
     other = apply_change(con, job, changes)
@@ -102,7 +102,7 @@ def whatif_lanes(job: CaptureJob, other: Other, at: int, ranks: Sequence[int]) -
     kinds = [*ops.kinds, None]
     stream = pl.Series(ops.stream[mine])
     rank = pl.Series([ops.ranks[one] for one in ops.rank[mine]], dtype=pl.Int32)
-    told = pl.DataFrame(
+    lanes = pl.DataFrame(
         {
             "rank": rank,
             "kind": np.where(comm, "communication", "compute"),
@@ -122,7 +122,7 @@ def whatif_lanes(job: CaptureJob, other: Other, at: int, ranks: Sequence[int]) -
         zero = int(times(own)[0].min()) if len(own) else 0
         starts, ends = times(mine)
         sides.append(
-            told.select(
+            lanes.select(
                 "rank", "kind", "lane", "name", pl.col("name").alias("type"), "detail",
                 pl.lit(ops.steps[at], pl.Int64).alias("step"),
                 pl.Series("start_ns", starts - zero, pl.Int64),

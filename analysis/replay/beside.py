@@ -30,28 +30,28 @@ class Covering:
         until = at.copy()
         is_passed = np.append(self.starts, _LATEST)[at] <= high  # few lie across a start
         until[is_passed] = np.searchsorted(self.starts, high[is_passed], side="right")
-        found: Integers = self._before(until, high) - self._before(at, low)
-        return found
+        union_ns: Integers = self._before(until, high) - self._before(at, low)
+        return union_ns
 
     def _keys(self, rank: Indices, time: Integers) -> Integers:
-        found: Integers = np.clip(time - self.base, 0, self.span - 1)
-        found += rank.astype(np.int64) * self.span
-        return found
+        keys: Integers = np.clip(time - self.base, 0, self.span - 1)
+        keys += rank.astype(np.int64) * self.span
+        return keys
 
     def _before(self, at: Integers, key: Integers) -> Integers:
         """What is covered before a key, with so many starts up to it."""
         beyond = np.where(at > 0, np.maximum(self.ends[np.maximum(at - 1, 0)] - key, 0), 0)
-        found: Integers = self.total[at] - beyond
-        return found
+        before_ns: Integers = self.total[at] - beyond
+        return before_ns
 
 
 def covering(rank: Indices, start: Integers, end: Integers) -> Covering:
     """The union of intervals of each rank."""
-    chosen = end > start
-    low = int(start[chosen].min(initial=_LATEST))
-    span = int(end[chosen].max(initial=low)) - low + 1
-    key = rank[chosen].astype(np.int64) * span
-    begins, until = key + (start[chosen] - low), key + (end[chosen] - low)
+    is_event = end > start
+    low = int(start[is_event].min(initial=_LATEST))
+    span = int(end[is_event].max(initial=low)) - low + 1
+    key = rank[is_event].astype(np.int64) * span
+    begins, until = key + (start[is_event] - low), key + (end[is_event] - low)
     order = np.argsort(begins, kind="stable")
     begins = begins[order]
     latest = np.maximum.accumulate(until[order]) if len(order) else until

@@ -101,8 +101,8 @@ def _factor(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
         np.isin(ops.type, by_type) | ops.names["name"].is_in(alike).to_numpy()
     )
     if shapes:
-        given = ops.names["shapes"].fill_null("").str.strip_chars('"')
-        mask[:-1] &= given.eq(shapes).to_numpy()
+        shapes_here = ops.names["shapes"].fill_null("").str.strip_chars('"')
+        mask[:-1] &= shapes_here.eq(shapes).to_numpy()
     if not mask.any():
         raise change.unknown(sorted({ops.types[at] for at in ops.type[ops.is_kernel]}))
     return own.scaled(mask, factor)
@@ -142,32 +142,32 @@ def _between_steps(
     and what nothing explains before its first operation."""
     factor = change.factor()
     assert not isinstance(factor, str)
-    ops, made = job.ops, own.waits
-    first, launched = (_begins(ops, order) for order in (np.arange(len(ops.rank)), made.launched))
+    ops, waits = job.ops, own.waits
+    first, launched = (_begins(ops, order) for order in (np.arange(len(ops.rank)), waits.launched))
     if not len(first):
-        told = "one step was" if len(ops.steps) == 1 else "no step and the next one were"
-        raise CannotAnswer(f"{change.word}: {told} recorded, so nothing lies between steps")
-    pauses, gap = made.pauses(), made.gap.copy()
+        words = "one step was" if len(ops.steps) == 1 else "no step and the next one were"
+        raise CannotAnswer(f"{change.word}: {words} recorded, so nothing lies between steps")
+    pauses, gap = waits.pauses(), waits.gap.copy()
     pauses[launched] = np.round(pauses[launched] * factor)
-    is_root = np.diff(made.points.first)[made.points.place[first]] == 0
+    is_root = np.diff(waits.points.first)[waits.points.place[first]] == 0
     if is_root.any():
         raise CannotAnswer(
             f"{change.word}: what begins a step on some rank waits for nothing that was recorded"
         )
     gap[first] = np.round(np.maximum(gap[first], 0) * factor) + np.minimum(gap[first], 0)
-    return replace(own, waits=replace(made.with_pauses(pauses), gap=gap))
+    return replace(own, waits=replace(waits.with_pauses(pauses), gap=gap))
 
 
 def _begins(ops: Operations, order: Indices | Integers) -> Integers:
     """Where in such an order a rank's step begins after the one before it: what lies between
     steps that do not follow each other holds others."""
-    known = np.flatnonzero(ops.step[order] >= 0)
-    rank = ops.rank[order[known]].astype(np.int64)
-    latest = np.maximum.accumulate(rank * len(ops.steps) + ops.step[order[known]])
+    places = np.flatnonzero(ops.step[order] >= 0)
+    rank = ops.rank[order[places]].astype(np.int64)
+    latest = np.maximum.accumulate(rank * len(ops.steps) + ops.step[order[places]])
     is_first = (np.diff(latest, prepend=latest[:1]) == 1) & (np.diff(rank, prepend=rank[:1]) == 0)
     is_first[1:] &= ops.is_followed[latest[:-1] % len(ops.steps)]
-    found: Integers = known[is_first]
-    return found
+    begins: Integers = places[is_first]
+    return begins
 
 
 def _hiccups(job: CaptureJob, pauses: Integers) -> Integers:
@@ -180,7 +180,7 @@ def _hiccups(job: CaptureJob, pauses: Integers) -> Integers:
     lengths = np.diff(np.append(begins, len(launched)))
     for at, length in zip(begins.tolist(), lengths.tolist(), strict=True):
         alike.setdefault(ops.type[launched[at : at + length]].tobytes(), []).append(at)
-    found = np.zeros(len(pauses), np.int64)
+    hiccups = np.zeros(len(pauses), np.int64)
     for program, places in alike.items():
         length = len(program) // ops.type.itemsize
         its = np.array(places)[:, None] + np.arange(length)
@@ -189,8 +189,8 @@ def _hiccups(job: CaptureJob, pauses: Integers) -> Integers:
         if len(places) > 2:
             beyond = pauses[its] - usual
             is_rare = (beyond > _RARE * usual) & (beyond > _RARE_NS)
-            found[its] = np.where(is_rare, np.round(beyond), 0)
-    return found
+            hiccups[its] = np.where(is_rare, np.round(beyond), 0)
+    return hiccups
 
 
 def _link(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
@@ -206,8 +206,8 @@ def _link(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     name = change.name
     parts = name.split("-")
     if all(part.isdigit() for part in parts) and len(parts) <= 2:
-        wanted = [int(part) for part in parts]
-        hit = np.all([(ends == one).any(axis=1) for one in wanted], axis=0)
+        ends_here = [int(part) for part in parts]
+        hit = np.all([(ends == one).any(axis=1) for one in ends_here], axis=0)
     else:
         hit = np.array([name in ("all", link) for link in moved["link"].to_list()], bool)
     if not hit.any():
@@ -252,24 +252,24 @@ def _rank(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     number = {str(rank): at for at, rank in enumerate(ops.ranks)}
     if change.name != "all" and change.name not in number:
         raise change.unknown(ops.ranks)
-    chosen = range(len(ops.ranks)) if change.name == "all" else [number[change.name]]
+    ranks = range(len(ops.ranks)) if change.name == "all" else [number[change.name]]
     if not isinstance(value, str):
-        mask = np.append(kernels & np.isin(ops.rank, [*chosen]), False)
+        mask = np.append(kernels & np.isin(ops.rank, [*ranks]), False)
         return own.scaled(mask, value)
     shapes = ops.names["shapes"].rank("dense").fill_null(0).to_numpy()
     cores = ops.names["core"].rank("dense").fill_null(0).to_numpy()
-    durations, found = own.waits.transfer.copy(), False
+    durations, is_there = own.waits.transfer.copy(), False
     for at in programs(ops):
         peers = ops.rank[at[:, 0]].tolist() if at.shape[1] else []
-        wanted = [one for one in peers if one in chosen]
-        if len(peers) < 2 or not wanted:
+        peers_here = [one for one in peers if one in ranks]
+        if len(peers) < 2 or not peers_here:
             continue
-        found = True
+        is_there = True
         dur = own.waits.transfer[at]
         alike = (shapes[at] == shapes[at][0]).all(axis=0)
         core = cores[at[0]]
         middle = np.median(dur, axis=0)
-        for one in wanted:
+        for one in peers_here:
             row = peers.index(one)
             # Of one rank alone: what the others take; of all: what all do.
             usual = middle if change.name == "all" else np.median(np.delete(dur, row, 0), axis=0)
@@ -280,7 +280,7 @@ def _rank(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
                 if like.any():
                     new[other] = dur[row, other] * np.median(usual[like] / dur[row, like])
             durations[at[row]] = np.round(new).astype(np.int64)
-    if not found:
+    if not is_there:
         raise CannotAnswer(
             f"{change.word}: no other rank ran the same kernels in the same order, so there are no"
             " peers to be alike: record all ranks of a stage"

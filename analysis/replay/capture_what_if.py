@@ -76,14 +76,14 @@ def whatif_steps(
     every = range(len(job.ops.steps))
     saved = [_mean_savings(before, after, [at]) for at in every]
     saved.append(_mean_savings(before, after, job.usual))
-    listed = pl.List(pl.Struct({"part": pl.String, "kind": pl.String, "saved_ns": pl.Int64}))
+    schema = pl.List(pl.Struct({"part": pl.String, "kind": pl.String, "saved_ns": pl.Int64}))
     alone: list[list[dict[str, str | float | None]] | None] = [None] * (len(every) + 1)
     if [one.target for one in changes] == ["ideal"]:
         alone[-1] = contributions(con, job, other, job.usual)
     named = pl.List(pl.Struct({"kind": pl.String, "name": pl.String, "slowdown": pl.Float64}))
     return times.select(
         pl.lit(job.run).alias("run"), pl.lit(job.capture).alias("capture"), pl.all(),
-        pl.Series("saved", saved, dtype=listed), pl.Series("contributions", alone, dtype=named),
+        pl.Series("saved", saved, dtype=schema), pl.Series("contributions", alone, dtype=named),
     )  # fmt: skip
 
 
@@ -169,25 +169,25 @@ def _most_of(job: CaptureJob, spent: Integers) -> Ratios:
         host=np.zeros_like(made.host),
     )  # fmt: skip
     ends = np.maximum.accumulate(job.span(alone).ends.max(axis=1))
-    found: Ratios = np.maximum(np.diff(ends, prepend=0), of_rank.max(axis=1))
-    return found
+    ratios: Ratios = np.maximum(np.diff(ends, prepend=0), of_rank.max(axis=1))
+    return ratios
 
 
 def _differs(job: CaptureJob, other: Other) -> Flags:
     """Operations that last longer or shorter."""
-    found: Flags = (other.waits.transfer != job.waits.transfer)[:-1]
-    return found
+    differs: Flags = (other.waits.transfer != job.waits.transfer)[:-1]
+    return differs
 
 
 def crowded_by(job: CaptureJob, other: Other, times: Timetable) -> Other:
     """The same with kernels that lose as much beside transfers as was measured, wherever they now
     are (`times`: without that); what nothing changes stays as it is."""
-    made = other.waits
+    waits = other.waits
     for _ in range(_ROUNDS if job.contention.lost_ratio else 0):
         durations = job.contention.stretched(job.ops, other.waits, times, other.hidden_ns)
-        made = replace(other.waits, transfer=durations)
-        times = job.times(made)
-    return other if made is other.waits else replace(other, waits=made)
+        waits = replace(other.waits, transfer=durations)
+        times = job.times(waits)
+    return other if waits is other.waits else replace(other, waits=waits)
 
 
 def _mean_savings(
@@ -220,7 +220,7 @@ def whatif_notes(job: CaptureJob, changes: Sequence[Change] = ()) -> list[str]:
     """The trust statement of the replay, and what a range is made of."""
     notes = replay_notes(job, replay(job))
     lost = job.contention.lost_ratio
-    told = (
+    basis = (
         Message("a tenth of the change, as too few kernels beside transfers can be compared")
         if lost is None
         else Message(
@@ -232,7 +232,7 @@ def whatif_notes(job: CaptureJob, changes: Sequence[Change] = ()) -> list[str]:
         Message(
             "a range holds the error of the replay, half a per cent of the step, what the change"
             " differs from step to step, the share of time that nothing explains, and {contention}",
-            contention=told,
+            contention=basis,
         )
     )
     if job.ops.exogenous.any():

@@ -52,8 +52,8 @@ class CaptureJob:
     @property
     def usual(self) -> list[int]:
         """Places of the steps that means are over: without warm-up where there are others."""
-        found = [at for at, step in enumerate(self.ops.steps) if step not in self.warm_up]
-        return found or [*range(len(self.ops.steps))]
+        usual = [at for at, step in enumerate(self.ops.steps) if step not in self.warm_up]
+        return usual or [*range(len(self.ops.steps))]
 
     @property
     def without_gaps(self) -> Waits:
@@ -61,13 +61,13 @@ class CaptureJob:
         is_root = np.diff(self.waits.points.first)[self.waits.points.place] == 0
         return replace(self.waits, gap=np.where(is_root, self.waits.gap, 0))
 
-    def times(self, made: Waits) -> Timetable:
+    def times(self, waits: Waits) -> Timetable:
         """When operations run with other durations, times of the host or gaps."""
-        return replayed_times(self.ops, made)
+        return replayed_times(self.ops, waits)
 
-    def span(self, made: Waits | None = None) -> Span:
+    def span(self, waits: Waits | None = None) -> Span:
         """Steps of the same; of nothing else than what was recorded."""
-        return self.kept if made is None else span_of(self.ops, self.times(made))
+        return self.kept if waits is None else span_of(self.ops, self.times(waits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +115,9 @@ def scale(values: Integers, mask: Flags, factor: float) -> Integers:
         raise UsageError(
             Message("times {factor}, a step would last for years", factor=f"{factor:g}")
         )
-    found = values.copy()
-    found[mask] = np.round(values[mask] * factor).astype(np.int64)
-    return found
+    result = values.copy()
+    result[mask] = np.round(values[mask] * factor).astype(np.int64)
+    return result
 
 
 def one_capture(con: duckdb.DuckDBPyConnection, scope: Scope) -> tuple[str, str]:
@@ -168,12 +168,12 @@ def job_unasked(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob | No
 
 def job_of(run: str, capture: str, ops: Operations, warm_up: frozenset[int | None]) -> CaptureJob:
     """The graph of operations, and how well it replays them."""
-    made = waits(ops)
-    replayed = replayed_times(ops, made)
+    edges = waits(ops)
+    replayed = replayed_times(ops, edges)
     spans = span_of(ops, measured_times(ops)), span_of(ops, replayed)
-    unexplained, exogenous = _shares(ops, made, spans[0])
-    crowded = contention(ops, made.transfer, replayed)
-    return CaptureJob(run, capture, ops, made, *spans, unexplained, exogenous, warm_up, crowded)
+    unexplained, exogenous = _shares(ops, edges, spans[0])
+    crowded = contention(ops, edges.transfer, replayed)
+    return CaptureJob(run, capture, ops, edges, *spans, unexplained, exogenous, warm_up, crowded)
 
 
 # metric: replay
@@ -221,13 +221,13 @@ def replay(job: CaptureJob) -> pl.DataFrame:
         ]  # fmt: skip
     names = ("rank", "step", "measured_ns", "replayed_ns", "without_gaps_ns",
              "unexplained_ratio", "exogenous_ratio")  # fmt: skip
-    found = pl.DataFrame(rows, schema=names, orient="row", infer_schema_length=None)
+    frame = pl.DataFrame(rows, schema=names, orient="row", infer_schema_length=None)
 
     def off(name: str) -> pl.Expr:
         error = (pl.col(name) - pl.col("measured_ns")) / pl.col("measured_ns")
         return pl.when(pl.col("measured_ns") > 0).then(error)
 
-    return found.select(
+    return frame.select(
         pl.lit(job.run).alias("run"), pl.lit(job.capture).alias("capture"),
         pl.col("rank").cast(pl.Int32), pl.col("step").cast(pl.Int64),
         "measured_ns", "replayed_ns", "without_gaps_ns",
@@ -238,26 +238,26 @@ def replay(job: CaptureJob) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _shares(ops: Operations, made: Waits, span: Span) -> tuple[Ratios, Ratios]:
+def _shares(ops: Operations, waits: Waits, span: Span) -> tuple[Ratios, Ratios]:
     """Of each step and rank: the share of unexplained gaps, and of exogenous operations."""
     shape = span.starts.shape
-    first, place = made.points.first, made.points.place
+    first, place = waits.points.first, waits.points.place
     gaps, outside = (np.zeros(span.starts.size) for _ in range(2))
-    told = 0  # the last operation so far that tells its step
+    at_step = 0  # the last operation so far that tells its step
     for part in parts(len(ops.rank)):
         rank, step, begin = ops.rank[part], ops.step[part], part.start
         at = place[part]
-        is_open = (first[at + 1] > first[at]) & ~made.explained[part]
+        is_open = (first[at + 1] > first[at]) & ~waits.explained[part]
         # What several wait at once is counted once: up to where an earlier one of the rank started.
         room = np.diff(ops.start[part], prepend=ops.start[max(begin - 1, 0)])
         room[np.diff(rank, prepend=ops.rank[begin - 1] if begin else -1) != 0] = _LONGEST_NS
-        gap = np.where(is_open, np.minimum(np.abs(made.gap[part]), np.maximum(room, 0)), 0)
+        gap = np.where(is_open, np.minimum(np.abs(waits.gap[part]), np.maximum(room, 0)), 0)
         if ops.role[part].any():  # a task is of the step that its rank was in
-            own = np.where(ops.role[part] == 0, np.arange(begin, part.stop), told)
+            own = np.where(ops.role[part] == 0, np.arange(begin, part.stop), at_step)
             own = np.maximum.accumulate(own)
-            step, told = np.where(ops.rank[own] == rank, ops.step[own], -1), int(own[-1])
+            step, at_step = np.where(ops.rank[own] == rank, ops.step[own], -1), int(own[-1])
         else:
-            told = part.stop - 1
+            at_step = part.stop - 1
         inside = step >= 0
         cell = step[inside].astype(np.int64) * shape[1] + rank[inside]
         own_dur = np.where(ops.exogenous[part], ops.dur[part], 0)

@@ -38,28 +38,28 @@ class Change:
         except ValueError:
             factor = math.nan
         if not 0 <= factor < math.inf:
-            told = Message("a number from 0 on: 0.5 is half the time")
+            sentence = Message("a number from 0 on: 0.5 is half the time")
             raise UsageError(
                 Message(
                     "{change}: the value is {values}",
                     # Words to write are the same in every language.
-                    change=self.word, values=join((told, *(f"`{one}`" for one in words))),
+                    change=self.word, values=join((sentence, *(f"`{one}`" for one in words))),
                 )
             )  # fmt: skip
         return factor
 
     def kernel(self) -> tuple[str, str]:
         """Type and input shapes of `kernel:TYPE@SHAPES`; no shapes: ''."""
-        found = _SHAPES.fullmatch(self.name)
-        return (found[1], found[2]) if found else (self.name, "")
+        match = _SHAPES.fullmatch(self.name)
+        return (match[1], match[2]) if match else (self.name, "")
 
     def unknown(self, there: Collection[object]) -> UsageError:
         """What to raise where nothing has that name."""
-        shown = ", ".join(map(str, [*there][:12])) + (", ..." if len(there) > 12 else "")
+        names = ", ".join(map(str, [*there][:12])) + (", ..." if len(there) > 12 else "")
         return UsageError(
             Message(
                 "{change}: no such {target} here: there is {shown}",
-                change=self.word, target=self.target, shown=shown or Message("none"),
+                change=self.word, target=self.target, shown=names or Message("none"),
             )
         )  # fmt: skip
 
@@ -72,11 +72,11 @@ def changed_kernels(words: Iterable[str]) -> list[str]:
 
 def parse_change(word: str) -> Change:
     """A change as it was written. Raises UsageError."""
-    found = _WORD.fullmatch(word)
-    if found is None or (found[2] is None and found[3] is not None and found[1] not in _ALONE):
+    match = _WORD.fullmatch(word)
+    if match is None or (match[2] is None and match[3] is not None and match[1] not in _ALONE):
         raise UsageError(
             Message(
                 "{change}: a change is TARGET=VALUE, such as comm:pp=0.5, or ideal", change=word
             )
         )
-    return Change(word, found[1], found[2] or "", "" if found[3] is None else found[3])
+    return Change(word, match[1], match[2] or "", "" if match[3] is None else match[3])

@@ -29,22 +29,22 @@ class Contention:
     beside: Ratios
 
     def stretched(
-        self, ops: Operations, made: Waits, times: Timetable, hidden_ns: Integers | None
+        self, ops: Operations, waits: Waits, times: Timetable, hidden_ns: Integers | None
     ) -> Integers:
         """Durations without what kernels lost where they ran, with what they lose where bytes move
         beside them when operations run so; `hidden_ns`: of each, for so much longer."""
         lost = self.lost_ratio or 0.0
-        moving = transfers(ops, made.transfer, times)
-        found = made.transfer.copy()
+        moving = transfers(ops, waits.transfer, times)
+        result = waits.transfer.copy()
         for part in parts(len(ops.rank)):
             beside = moving.within(ops.rank[part], *times(part))
             if hidden_ns is not None:
                 beside = beside + hidden_ns[part]
-            alone = found[part] * (1 - lost * self.beside[part])
+            alone = result[part] * (1 - lost * self.beside[part])
             new = np.round(alone + lost * beside).astype(np.int64)
             kernels = (ops.instance[part] < 0) & (ops.role[part] == 0)
-            found[part] = np.where(kernels, new, found[part])
-        return found
+            result[part] = np.where(kernels, new, result[part])
+        return result
 
 
 def transfers(ops: Operations, transfer: Integers, times: Timetable) -> Covering:
@@ -73,14 +73,14 @@ def _compare_kernels(ops: Operations, part: slice, beside: Integers, share: Rati
         rank=ops.rank[part][kernels], ns=ops.dur[part][kernels], beside_ns=beside[kernels],
         share=share[kernels],
     )  # fmt: skip
-    told = rows.filter(pl.col("share") >= _BESIDE, pl.col("shapes").is_not_null())
+    rows_beside = rows.filter(pl.col("share") >= _BESIDE, pl.col("shapes").is_not_null())
     alone = (
         rows.filter(pl.col("share") <= _ALONE)
         .group_by("rank", "name", "core", "shapes")
         .agg(alone_ns=pl.col("ns").median())
     )
-    joined = told.join(alone, on=["rank", "name", "core", "shapes"], nulls_equal=True)
-    return joined.select("ns", "alone_ns", "beside_ns")
+    pairs = rows_beside.join(alone, on=["rank", "name", "core", "shapes"], nulls_equal=True)
+    return pairs.select("ns", "alone_ns", "beside_ns")
 
 
 def contention(ops: Operations, transfer: Integers, replayed: Timetable) -> Contention:
@@ -91,18 +91,18 @@ def contention(ops: Operations, transfer: Integers, replayed: Timetable) -> Cont
     times = measured_times(ops)
     moving, moved = (transfers(ops, transfer, one) for one in (times, replayed))
     share = np.empty(len(ops.rank))
-    found = []
+    parts_here = []
     for part in _by_rank(ops):
         least = np.maximum(ops.dur[part], 1)
         beside = moving.within(ops.rank[part], *times(part))
-        found.append(_compare_kernels(ops, part, beside, beside / least))
+        parts_here.append(_compare_kernels(ops, part, beside, beside / least))
         share[part] = moved.within(ops.rank[part], *replayed(part)) / least
-    told = pl.concat(found)
-    whole = int(told["beside_ns"].sum() or 0)
-    if told.height < _LEAST_COUNT or not whole:
+    rows = pl.concat(parts_here)
+    whole = int(rows["beside_ns"].sum() or 0)
+    if rows.height < _LEAST_COUNT or not whole:
         return Contention(None, share)
     # Medians of kinds: a hiccup of one kernel is none of all.
-    lost = told.select(
+    lost = rows.select(
         extra=(pl.col("ns") - pl.col("alone_ns")) / pl.col("beside_ns"), weight="beside_ns"
     ).sort("extra")
     half = lost.filter(pl.col("weight").cum_sum() * 2 >= whole)["extra"][0]

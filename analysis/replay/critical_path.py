@@ -163,17 +163,17 @@ def runner_up_path(job: CaptureJob) -> pl.DataFrame:
 
 def _measured_points(job: CaptureJob) -> tuple[CaptureJob, Waits, Integers, Integers]:
     """When points were, and operations ended."""
-    made, ops = job.waits, job.ops
-    met = np.full(made.meetings, np.iinfo(np.int64).min)
+    waits, ops = job.waits, job.ops
+    met = np.full(waits.meetings, np.iinfo(np.int64).min)
     comm = ops.is_communication
     np.maximum.at(met, ops.instance[comm], ops.start[comm])
-    segments = made.starts()[len(ops.rank) + made.meetings :]
-    return job, made, np.concatenate([ops.start, met, segments]), ops.start + ops.dur
+    segments = waits.starts()[len(ops.rank) + waits.meetings :]
+    return job, waits, np.concatenate([ops.start, met, segments]), ops.start + ops.dur
 
 
-def _rows(job: CaptureJob, found: list[Path | None]) -> pl.DataFrame:
+def _rows(job: CaptureJob, paths: list[Path | None]) -> pl.DataFrame:
     rows = []
-    for step, path in zip(job.ops.steps, found, strict=True):
+    for step, path in zip(job.ops.steps, paths, strict=True):
         if path is None:
             continue
         length = sum(ns for _, ns in path.spent.values())
@@ -193,20 +193,20 @@ def _rows(job: CaptureJob, found: list[Path | None]) -> pl.DataFrame:
     )
 
 
-def time_by_part(job: CaptureJob, made: Waits) -> list[dict[tuple[str, str | None], int]]:
+def time_by_part(job: CaptureJob, waits: Waits) -> list[dict[tuple[str, str | None], int]]:
     """Of each step replayed: the time on its critical path by part and parallel kind."""
     ops = job.ops
-    at = made.starts()
+    at = waits.starts()
     begins = at[: len(ops.rank)].copy()
     comm = ops.is_communication
     begins[comm] = at[len(ops.rank) + ops.instance[comm]]
-    found = []
-    for path in paths(job, made, at, begins + made.transfer[:-1]):
+    frames = []
+    for path in paths(job, waits, at, begins + waits.transfer[:-1]):
         parts: dict[tuple[str, str | None], int] = defaultdict(int)
         for (_, part, kind, _), (_, ns) in path.spent.items() if path else ():
             parts[part, kind] += ns
-        found.append(dict(parts))
-    return found
+        frames.append(dict(parts))
+    return frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,17 +220,17 @@ class Path:
 
 
 def paths(
-    job: CaptureJob, made: Waits, at: Integers, ends: Integers, *, is_second: bool = False
+    job: CaptureJob, waits: Waits, at: Integers, ends: Integers, *, is_second: bool = False
 ) -> list[Path | None]:
     """The longest way to the end of each step, where points are at these times and operations end
     at those; or the second longest, None where there is no other."""
     ops = job.ops
-    walk = _walk(job, made, at)
+    walk = _walk(job, waits, at)
     pieces = walk.pieces
     starts = at[: len(ops.rank)]
     span = span_of(ops, lambda part: (starts[part], ends[part]))
     begins = np.where(span.is_there, span.starts, np.iinfo(np.int64).min)
-    found: list[Path | None] = []
+    paths_here: list[Path | None] = []
     is_followed = span.is_followed.tolist()
     for number in range(len(ops.steps)):
         begin = int(begins[number].max())
@@ -249,11 +249,11 @@ def paths(
                 other = int(others[ends[others].argmax()])
                 behind = int(ends[latest] - ends[other])
         if is_second:
-            turn = second_longest(made.points, at, walk.arrived, walk.binding, point, begin)
+            turn = second_longest(waits.points, at, walk.arrived, walk.binding, point, begin)
             if turn is not None and (other is None or turn.behind_ns <= behind):
                 other, behind = None, turn.behind_ns
             elif other is None:
-                found.append(None)
+                paths_here.append(None)
                 continue
             else:
                 turn = None
@@ -263,9 +263,9 @@ def paths(
             walk.back_from_end(latest, int(ends[latest]), begin, spent, turn)
         else:
             walk.back(point, begin, spent, turn)
-        found.append(Path(spent, behind, pieces[::-1]))
+        paths_here.append(Path(spent, behind, pieces[::-1]))
         pieces.clear()
-    return found
+    return paths_here
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,14 +278,14 @@ class Turn:
 
 
 def second_longest(
-    made: Points, at: Integers, arrived: Integers, binding: Integers, point: int, begin: int
+    points: Points, at: Integers, arrived: Integers, binding: Integers, point: int, begin: int
 ) -> Turn | None:
     """Where the second longest way to a point, down to `begin`, leaves the longest: of all edges to
     its points from elsewhere the one that arrives the least earlier. None: there is no other.
 
     at: times of points; arrived: of edges, with their delay; binding: of points, the last edge.
     """
-    place, first, source, point_at = made.place, made.first, made.source, made.by_place()
+    place, first, source, point_at = points.place, points.first, points.source, points.by_place()
     walked = []
     while at[point] > begin and binding[point] >= 0:
         walked.append(point)
@@ -340,7 +340,7 @@ class _Walk:
     ) -> None:
         """The path to a point, down to `begin`, or one that takes another edge at a turn. Walks
         over what is on it, nothing else."""
-        made, at = self.made, self.at
+        points, at = self.made, self.at
         while at[point] > begin:
             is_turn = turn is not None and point == turn.point
             edge = turn.edge if turn is not None and is_turn else int(self.binding[point])
@@ -348,16 +348,16 @@ class _Walk:
                 own = self._of(min(point, len(self.job.ops.rank) - 1))
                 self._spend(spent, (own[0], "gap", None, own[3]), int(at[point]) - begin, begin)
                 return
-            work, lag = int(made.work[edge]), int(made.lag[edge])
+            work, lag = int(points.work[edge]), int(points.lag[edge])
             before = int(self.source[edge])
             spanned = int(at[point] - at[before])
             spanned -= turn.behind_ns if turn is not None and is_turn else 0
             if work < 0:
-                busy, launched = int(made.host[-1 - work]), int(made.launched[-1 - work])
+                busy, launched = int(points.host[-1 - work]), int(points.launched[-1 - work])
                 worked: _Key = (self._of(launched)[0], "host", None, None)
                 lagged = "launch"
             else:
-                busy, lagged = int(made.transfer[work]), "overhead"
+                busy, lagged = int(points.transfer[work]), "overhead"
                 worked = self._of(work) if busy else (0, "overhead", None, None)
             waiting = self._of(point) if point < len(self.job.ops.rank) else worked
             # What lies before the step began is cut off, the earliest first.
@@ -370,13 +370,13 @@ class _Walk:
                 ((waiting[0], lagged, None, waiting[3]), lag),
                 ((waiting[0], "gap", None, waiting[3]), spanned - busy - lag),
             )
-            start, placed = int(at[before]), []
+            start, places = int(at[before]), []
             for key, piece in pieces:
-                taken = min(max(piece, 0), cut)
-                cut -= taken
-                placed.append((key, piece - taken, start + taken))
+                piece_ns = min(max(piece, 0), cut)
+                cut -= piece_ns
+                places.append((key, piece - piece_ns, start + piece_ns))
                 start += piece
-            for key, left, from_ns in reversed(placed):
+            for key, left, from_ns in reversed(places):
                 self._spend(spent, key, left, from_ns)
             point = before
 
@@ -400,21 +400,21 @@ class _Walk:
             spent[key][1] += ns
 
 
-def _walk(job: CaptureJob, made: Waits, at: Integers) -> _Walk:
-    source = made.points.by_place()[made.points.source]
-    arrived = made.delays()
+def _walk(job: CaptureJob, waits: Waits, at: Integers) -> _Walk:
+    source = waits.points.by_place()[waits.points.source]
+    arrived = waits.delays()
     arrived += at[source]
-    return _Walk(job, made, at, source, bindings(made.points, arrived), arrived)
+    return _Walk(job, waits, at, source, bindings(waits.points, arrived), arrived)
 
 
-def bindings(made: Points, arrived: Integers) -> Integers:
+def bindings(points: Points, arrived: Integers) -> Integers:
     """Of each point the edge that arrives last, of equals the first; -1 where it has none."""
-    first, point_at = made.first, made.by_place()
+    first, point_at = points.first, points.by_place()
     has_edge = np.flatnonzero(np.diff(first) > 0)
-    found = np.full(len(point_at), -1)
+    result = np.full(len(point_at), -1)
     if len(has_edge):
         begins = first[:-1][has_edge]
         latest = np.maximum.reduceat(arrived, begins)
         binds = np.flatnonzero(arrived == np.repeat(latest, np.diff(first)[has_edge]))
-        found[point_at[has_edge]] = binds[np.searchsorted(binds, begins)]
-    return found
+        result[point_at[has_edge]] = binds[np.searchsorted(binds, begins)]
+    return result

@@ -52,8 +52,8 @@ class Graph:
                 start = start.max(axis=-1, keepdims=True)
             for node in group.nodes:
                 np.add(start, durations[node], out=ends[node])
-        found: Times = ends.max(axis=(0, 2))
-        return found
+        lengths: Times = ends.max(axis=(0, 2))
+        return lengths
 
 
 def graph(count: int, waits_for: Mapping[int, Iterable[int]], groups: Sequence[Group]) -> Graph:

@@ -66,20 +66,20 @@ class Operations:
 
     @property
     def is_communication(self) -> Flags:
-        found: Flags = self.instance >= 0
-        return found
+        result: Flags = self.instance >= 0
+        return result
 
     @property
     def is_kernel(self) -> Flags:
-        found: Flags = (self.instance < 0) & (self.role == 0)
-        return found
+        result: Flags = (self.instance < 0) & (self.role == 0)
+        return result
 
     @property
     def is_followed(self) -> Flags:
         """Of steps: whether the one with the next number was captured, too. What was not captured
         between two steps is no part of either."""
-        told = [one is not None and other == one + 1 for one, other in pairwise(self.steps)]
-        return np.array([*told, False])
+        follows = [one is not None and other == one + 1 for one, other in pairwise(self.steps)]
+        return np.array([*follows, False])
 
     @property
     def has_launches(self) -> bool:
@@ -89,8 +89,8 @@ class Operations:
 @latest
 def read_operations(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Operations:
     """Of a capture whose ranks were compared. Raises TraceNotFound where there are none."""
-    chosen = {"run": run, "capture": capture}
-    rows = store.frame(con.sql(sql_text("device_operations.sql"), params=chosen))
+    parameters = {"run": run, "capture": capture}
+    rows = store.frame(con.sql(sql_text("device_operations.sql"), params=parameters))
     if rows.is_empty():
         raise TraceNotFound(
             Message(
@@ -131,7 +131,7 @@ def read_operations(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> O
     step[role > 0] = -1
     syncs = {}
     for (one,), part in (
-        store.frame(con.sql(_SYNCS, params=chosen)).partition_by("rank", as_dict=True).items()
+        store.frame(con.sql(_SYNCS, params=parameters)).partition_by("rank", as_dict=True).items()
     ):
         own = rows.filter(rank=one)
         if own.height:
@@ -172,10 +172,10 @@ def _apart(instance: Indices, start: Integers, end: Integers, exogenous: Flags) 
     wrong[instance[is_comm & (end - met[instance] < _EARLIEST_NS)]] = True
     alone = is_comm & wrong[instance]
     exogenous |= alone
-    found = np.where(alone, len(met) + np.cumsum(alone), instance)
-    _, dense = np.unique(found[is_comm], return_inverse=True)
-    found[is_comm] = dense
-    return found.astype(np.int32)
+    numbers = np.where(alone, len(met) + np.cumsum(alone), instance)
+    _, dense = np.unique(numbers[is_comm], return_inverse=True)
+    numbers[is_comm] = dense
+    return numbers.astype(np.int32)
 
 
 def _codes(values: pl.Series) -> tuple[NDArray[np.int32], list[Any]]:
@@ -190,12 +190,12 @@ def replicas(ops: Operations) -> Indices:
     within = [at for at, name in enumerate(ops.kinds) if name in WITHIN]
     at = np.flatnonzero(ops.is_communication & np.isin(ops.kind, within))
     rank, instance = ops.rank[at], ops.instance[at]
-    found = np.arange(len(ops.ranks), dtype=np.int32)
+    result = np.arange(len(ops.ranks), dtype=np.int32)
     while True:
-        least = np.full(int(instance.max(initial=-1)) + 1, len(found), np.int32)
-        np.minimum.at(least, instance, found[rank])
-        new = found.copy()
+        least = np.full(int(instance.max(initial=-1)) + 1, len(result), np.int32)
+        np.minimum.at(least, instance, result[rank])
+        new = result.copy()
         np.minimum.at(new, rank, least[instance])
-        if (new == found).all():
-            return found
-        found = new
+        if (new == result).all():
+            return result
+        result = new

@@ -76,12 +76,12 @@ class _Step:
 
     def of(self, stage: int, *optypes: str) -> list[int]:
         """Nodes of a stage by their starts."""
-        found = [node for one in optypes for node in self.nodes.get((stage, one), ())]
-        return sorted(found, key=lambda node: self.starts[node])
+        nodes = [node for one in optypes for node in self.nodes.get((stage, one), ())]
+        return sorted(nodes, key=lambda node: self.starts[node])
 
-    def refuse(self, stage: int, told: str) -> NoReturn:
+    def refuse(self, stage: int, reason: str) -> NoReturn:
         """Raises TraceFormatError."""
-        raise TraceFormatError(self.trace.path, f"stage {stage}", told)
+        raise TraceFormatError(self.trace.path, f"stage {stage}", reason)
 
 
 def phase_job(trace: PhaseTrace) -> PhaseJob:
@@ -97,8 +97,8 @@ def phase_job(trace: PhaseTrace) -> PhaseJob:
     lengths = measured.to_numpy()
     shortest, longest = float(lengths.min()), float(lengths.max())
     if not 0 < shortest <= longest < _LONGEST_S:
-        told = f"a step takes {shortest if shortest <= 0 else longest:g} s: seconds are needed"
-        raise TraceFormatError(trace.path, "duration", told)
+        reason = f"a step takes {shortest if shortest <= 0 else longest:g} s: seconds are needed"
+        raise TraceFormatError(trace.path, "duration", reason)
     rows = trace.rows.filter(is_known).sort(*_PLACE, "step", "dp_rank", "start_ts", "duration")
     counts = _counts(trace, rows)
     idle = _idle(rows)
@@ -116,14 +116,14 @@ def phase_job(trace: PhaseTrace) -> PhaseJob:
     first = _first_step(trace, rows, counts, len(steps) * len(peers), starts)
     waits_for, groups = _rules(first)
     try:
-        made = graph(len(stages), waits_for, groups)
+        job_graph = graph(len(stages), waits_for, groups)
     except Circular as error:
         at = error.nodes[0]
-        told = f"{len(error.nodes)} phases wait for each other, among them {optypes[at]}"
-        first.refuse(int(stages[at]), f"{told}: sends and receives do not come in the same order")
+        reason = f"{len(error.nodes)} phases wait for each other, among them {optypes[at]}"
+        first.refuse(int(stages[at]), f"{reason}: sends and receives do not come in the same order")
     own = _own(starts, durations, groups)
     return PhaseJob(
-        made, stages, optypes, steps, peers,
+        job_graph, stages, optypes, steps, peers,
         np.concatenate([part.astype(np.float64) for part in own]),
         _ideal(counts, own), measured.to_numpy().astype(np.float64), _ranks(trace.rows),
         tuple(left_out),
@@ -140,36 +140,36 @@ def _ranks(rows: pl.DataFrame) -> dict[int, tuple[int, int]]:
 def _counts(trace: PhaseTrace, rows: pl.DataFrame) -> pl.DataFrame:
     """Phases of a step by stage and optype, the same on all. Raises TraceFormatError."""
     if rows.is_empty():
-        told = f"none of them is one of replay: {', '.join(sorted(KNOWN))}"
-        raise TraceFormatError(trace.path, "optype", told)
+        reason = f"none of them is one of replay: {', '.join(sorted(KNOWN))}"
+        raise TraceFormatError(trace.path, "optype", reason)
     stages = rows["stage"].unique().sort().to_list()
     if stages != [*range(len(stages))]:
         gone = next(one for one in range(len(stages)) if one not in stages)
-        told = f"there is none of stage {gone}: all stages from 0 to the last are needed"
-        raise TraceFormatError(trace.path, "stage", told)
+        reason = f"there is none of stage {gone}: all stages from 0 to the last are needed"
+        raise TraceFormatError(trace.path, "stage", reason)
     keys = ["step", "dp_rank", *_PLACE]
     # Sorted by all of these, equal rows are neighbours.
     is_again = [pl.col(one) == pl.col(one).shift(1) for one in (*keys, "start_ts", "duration")]
     twice = rows.filter(pl.all_horizontal(is_again) & (pl.col("duration") > 0))
     if twice.height:
         raise TraceFormatError(trace.path, place_of(twice.row(0, named=True)), "a row stands twice")
-    found = rows.group_by(keys).agg(pl.len().cast(pl.Int64).alias("count"))
+    counts = rows.group_by(keys).agg(pl.len().cast(pl.Int64).alias("count"))
     step, peer = trace.rows.select("step", "dp_rank").min().row(0)
-    expected = found.filter(step=step, dp_rank=peer).select(*_PLACE, "count")
-    places = found.select(_PLACE).unique()
+    expected = counts.filter(step=step, dp_rank=peer).select(*_PLACE, "count")
+    places = counts.select(_PLACE).unique()
     each = [trace.rows.select(one).unique() for one in ("step", "dp_rank")]
     if each[0].height * each[1].height * places.height > 4 * rows.height + 100_000:
-        told = (
+        reason = (
             f"{each[0].height} steps of {each[1].height} DP ranks cannot all have the same phases"
         )
-        raise TraceFormatError(trace.path, "rows", f"{rows.height} are too few: {told}")
+        raise TraceFormatError(trace.path, "rows", f"{rows.height} are too few: {reason}")
     if expected["count"].sum() > _NODES_AT_MOST:
-        told = f"more than {_NODES_AT_MOST:,} phases of one DP rank: too many to replay"
-        raise TraceFormatError(trace.path, f"step {step}", told)
+        reason = f"more than {_NODES_AT_MOST:,} phases of one DP rank: too many to replay"
+        raise TraceFormatError(trace.path, f"step {step}", reason)
     workers = each[0].join(each[1], how="cross")
     both = (
         workers.join(places, how="cross")
-        .join(found, on=keys, how="left")
+        .join(counts, on=keys, how="left")
         .join(expected, on=_PLACE, how="left", suffix="_expected")
         .with_columns(pl.col("count", "count_expected").fill_null(0))
     )
@@ -222,10 +222,10 @@ def _first_step(
     for stage, optype, count in counts.iter_rows():
         first = sum(len(one) for one in chunks)
         nodes[stage, optype] = [*range(first, first + count)]
-        told = rows[row : row + count].select(pl.col("mc", "gmc").fill_null(-1))
-        chunks.append(told["mc"].to_numpy())
+        codes = rows[row : row + count].select(pl.col("mc", "gmc").fill_null(-1))
+        chunks.append(codes["mc"].to_numpy())
         by_chunk = np.maximum(chunks[-1], 0) * stages + stage
-        positions.append(np.where(told["gmc"] < 0, by_chunk, told["gmc"]))
+        positions.append(np.where(codes["gmc"] < 0, by_chunk, codes["gmc"]))
         row += count * workers
     begun = [part[:, 0, 0].astype(np.float64) for part in starts]
     return _Step(
@@ -247,10 +247,10 @@ def _rules(step: _Step) -> tuple[dict[int, list[int]], list[Group]]:
             _chain(waits_for, step.of(stage, optype))
         _pass_on(step, stage, waits_for)
         forwards = step.of(stage, FORWARD)
-        for gathered in step.of(stage, GATHER):
-            own = [node for node in forwards if step.chunks[node] == step.chunks[gathered]]
+        for gather_node in step.of(stage, GATHER):
+            own = [node for node in forwards if step.chunks[node] == step.chunks[gather_node]]
             for node in (own or forwards)[:1]:  # waits for the last: they are a chain
-                waits_for[node].append(gathered)
+                waits_for[node].append(gather_node)
         _finish(step, stage, computes[-1], waits_for)
     over_dp = [node for stage in range(step.stages) for node in step.of(stage, GATHER, SCATTER)]
     return waits_for, [
@@ -318,16 +318,16 @@ def _finish(step: _Step, stage: int, last: int, waits_for: dict[int, list[int]])
 
 def _pairs(step: _Step) -> list[Group]:
     """Each send with the receive of the same number on the stage that it goes to."""
-    found = []
+    pairs = []
     for send, receive, way in zip(SENDS, RECEIVES, (1, -1), strict=True):
         for stage in range(step.stages):
             other = (stage + way) % step.stages
             sent, got = step.of(stage, send), step.of(other, receive)
             if len(sent) != len(got):
-                told = f"{len(sent)} {send} for {len(got)} {receive} on stage {other}"
-                step.refuse(stage, told)
-            found += [Group(pair) for pair in zip(sent, got, strict=True)]
-    return found
+                reason = f"{len(sent)} {send} for {len(got)} {receive} on stage {other}"
+                step.refuse(stage, reason)
+            pairs += [Group(pair) for pair in zip(sent, got, strict=True)]
+    return pairs
 
 
 def _together(step: _Step, optype: str) -> list[tuple[int, ...]]:
@@ -336,8 +336,8 @@ def _together(step: _Step, optype: str) -> list[tuple[int, ...]]:
     having = {stage: nodes for stage, nodes in by_stage.items() if nodes}
     counts = {len(nodes) for nodes in having.values()}
     if len(counts) > 1:
-        told = ", ".join(f"{len(nodes)} on stage {stage}" for stage, nodes in having.items())
-        raise TraceFormatError(step.trace.path, optype, f"stages do not have as many: {told}")
+        words = ", ".join(f"{len(nodes)} on stage {stage}" for stage, nodes in having.items())
+        raise TraceFormatError(step.trace.path, optype, f"stages do not have as many: {words}")
     return [*zip(*having.values(), strict=True)]
 
 

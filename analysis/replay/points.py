@@ -44,40 +44,42 @@ class Points:
         """When each point is, by place; delays of edges from one place to another, gaps (of those
         that wait for nothing: their times) by point. Both may have a second axis: as many runs of
         the same points at once."""
-        found = np.empty_like(gaps)
-        found[self.place] = gaps
+        result = np.empty_like(gaps)
+        result[self.place] = gaps
         source, first = self.source, self.first
-        few = _FEW_EDGES if found.ndim == 1 else 0
+        few = _FEW_EDGES if result.ndim == 1 else 0
         bounds = self.bounds.tolist()
         edges = first[self.bounds].tolist()
-        known = range(0)  # edges whose delays are
+        placed_edges = range(0)  # edges whose delays are
         level, levels = 1, len(bounds) - 1
         while level < levels:
             low, begin, end = bounds[level], edges[level], edges[level + 1]
-            if end > known.stop:
+            if end > placed_edges.stop:
                 beyond = bisect_right(edges, begin + AT_ONCE, level + 1)
-                known = range(begin, edges[max(beyond - 1, level + 1)])
-                told = delays(slice(known.start, known.stop))
+                placed_edges = range(begin, edges[max(beyond - 1, level + 1)])
+                delays_ns = delays(slice(placed_edges.start, placed_edges.stop))
             last = level
-            while last < levels and edges[last + 1] <= min(edges[last] + few, known.stop):
+            while last < levels and edges[last + 1] <= min(edges[last] + few, placed_edges.stop):
                 last += 1
             if last > level:
                 places = range(low, bounds[last])
-                _arrive(found.data, source.data, first.data, places, told.data, known.start)
+                _arrive(
+                    result.data, source.data, first.data, places, delays_ns.data, placed_edges.start
+                )
                 level = last
                 continue
-            arrived = found[source[begin:end]]
-            arrived += told[begin - known.start : end - known.start]
+            arrived = result[source[begin:end]]
+            arrived += delays_ns[begin - placed_edges.start : end - placed_edges.start]
             latest = np.maximum.reduceat(arrived, first[low : bounds[level + 1]] - begin, axis=0)
-            found[low : bounds[level + 1]] += latest
+            result[low : bounds[level + 1]] += latest
             level += 1
-        return found
+        return result
 
     def by_place(self) -> Indices:
         """Points by place."""
-        found = np.empty_like(self.place)
-        found[self.place] = np.arange(len(found), dtype=np.int32)
-        return found
+        result = np.empty_like(self.place)
+        result[self.place] = np.arange(len(result), dtype=np.int32)
+        return result
 
     def times(self, delays: NDArray[Number], gaps: NDArray[Number]) -> NDArray[Number]:
         """The same by point, of delays in one array."""
@@ -86,18 +88,18 @@ class Points:
 
 
 def _arrive(
-    found: memoryview, source: memoryview, first: memoryview,
-    places: range, told: memoryview, begin: int,
+    arrivals: memoryview, source: memoryview, first: memoryview,
+    places: range, delays_ns: memoryview, begin: int,
 ) -> None:  # fmt: skip
-    """Works out places of levels, one after the other; `told` are delays from edge `begin` on."""
+    """Works out places of levels, one after the other; `delays_ns`: from edge `begin` on."""
     for place in places:
         own = first[place]
-        latest = found[source[own]] + told[own - begin]
+        latest = arrivals[source[own]] + delays_ns[own - begin]
         for edge in range(own + 1, first[place + 1]):
-            one = found[source[edge]] + told[edge - begin]
+            one = arrivals[source[edge]] + delays_ns[edge - begin]
             if one > latest:
                 latest = one
-        found[place] += latest
+        arrivals[place] += latest
 
 
 def points(count: int, source: Indices, target: Indices) -> tuple[Points, Flags]:
@@ -111,8 +113,8 @@ def points(count: int, source: Indices, target: Indices) -> tuple[Points, Flags]
     by_target = np.argsort(place[target], kind="stable").astype(np.int32)
     first = np.zeros(count + 1, np.int32)
     np.cumsum(np.bincount(place[target], minlength=count), out=first[1:])
-    made = Points(place, place[source[by_target]], by_target, first, bounds)
-    return made, open_ones
+    points = Points(place, place[source[by_target]], by_target, first, bounds)
+    return points, open_ones
 
 
 def _levels(count: int, source: Indices, target: Indices) -> tuple[Indices, Flags]:

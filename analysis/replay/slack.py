@@ -43,7 +43,7 @@ def operation_slack(job: CaptureJob) -> pl.DataFrame:
     steps, kinds = (pl.Series(one, dtype=kind) for one, kind in (
         ([*ops.steps, None], pl.Int64), ([*ops.kinds, None], pl.String)
     ))  # fmt: skip
-    found = pl.DataFrame({
+    frame = pl.DataFrame({
         "run": pl.repeat(job.run, len(slack), eager=True),
         "capture": pl.repeat(job.capture, len(slack), eager=True),
         "step": steps.gather(np.where(ops.step < 0, len(ops.steps), ops.step)),
@@ -54,15 +54,15 @@ def operation_slack(job: CaptureJob) -> pl.DataFrame:
         "name": ops.names["name"],
         "slack_ns": pl.Series(slack).replace(_NEVER, None),
     })  # fmt: skip
-    return found.filter(ops.role == 0).sort("step", "slack_ns", "rank", "start_ns", nulls_last=True)
+    return frame.filter(ops.role == 0).sort("step", "slack_ns", "rank", "start_ns", nulls_last=True)
 
 
 def slacks(job: CaptureJob) -> Integers:
     """ns by operation; `_NEVER` where nothing waits for it."""
-    made, ops = job.waits, job.ops
+    waits, ops = job.waits, job.ops
     count = len(ops.rank)
-    at = made.starts()
-    times = job.times(made)
+    at = waits.starts()
+    times = job.times(waits)
     starts, ends = times(slice(None))
     span = span_of(ops, times)
     late = np.full(len(at), _NEVER)
@@ -78,20 +78,20 @@ def slacks(job: CaptureJob) -> Integers:
     own[last] = latest[ops.step[last]] - ends[last]
     after = np.where(ops.is_communication, count + ops.instance, np.arange(count))
     np.minimum.at(late, after[last], at[after[last]] + own[last])
-    room = _room(made, at, late)
-    work = made.work
-    known = np.flatnonzero((work >= 0) & (work < count))
-    np.minimum.at(own, work[known], room[known])
+    room = _room(waits, at, late)
+    work = waits.work
+    places = np.flatnonzero((work >= 0) & (work < count))
+    np.minimum.at(own, work[places], room[places])
     return own
 
 
-def _room(made: Waits, at: Integers, late: Integers) -> Integers:
+def _room(waits: Waits, at: Integers, late: Integers) -> Integers:
     """Of each edge by how much later what it brings may come; `late`: when points must be."""
-    place, source, first = made.points.place, made.points.source, made.points.first
-    delays = made.delays()
+    place, source, first = waits.points.place, waits.points.source, waits.points.first
+    delays = waits.delays()
     by_place, times, gap = (np.empty(len(place), np.int64) for _ in range(3))
-    by_place[place], times[place], gap[place] = late, at, made.gap
-    bounds = made.points.bounds.tolist()
+    by_place[place], times[place], gap[place] = late, at, waits.gap
+    bounds = waits.points.bounds.tolist()
     room = np.empty(len(source), np.int64)
     for level in range(len(bounds) - 2, 0, -1):
         low, high = bounds[level], bounds[level + 1]

@@ -26,12 +26,12 @@ def of_stages(
     there = sorted({stage_of[rank] for rank in ops.ranks if rank in stage_of})
     if change.name != "all" and change.name not in map(str, there):
         raise change.unknown(there)
-    wanted = [one for one in there if change.name in ("all", str(one))]
+    stages = [one for one in there if change.name in ("all", str(one))]
     at = np.array([stage_of.get(rank, -1) for rank in ops.ranks])[ops.rank]
     kernels = ops.is_kernel & (ops.step >= 0)
-    chosen = np.append(kernels & np.isin(at, wanted), False)
+    mask = np.append(kernels & np.isin(at, stages), False)
     if not isinstance(value, str):
-        return scale(durations, chosen, value)
+        return scale(durations, mask, value)
     spent = np.zeros((len(ops.ranks), len(ops.steps)))
     np.add.at(spent, (ops.rank[kernels], ops.step[kernels]), durations[:-1][kernels])
     computing = {}
@@ -48,7 +48,7 @@ def of_stages(
     factors = np.ones((max(there) + 1, len(ops.steps)))
     for stage, own in computing.items():
         factors[stage] = mean / np.maximum(own, 1)
-    found = durations.copy()
-    places = np.flatnonzero(chosen)
-    found[places] = np.round(durations[places] * factors[at[places], ops.step[places]])
-    return found
+    result = durations.copy()
+    places = np.flatnonzero(mask)
+    result[places] = np.round(durations[places] * factors[at[places], ops.step[places]])
+    return result

@@ -36,16 +36,16 @@ class Span:
         begins = np.where(self.is_there, self.starts, -_UNKNOWN_NS).max(axis=1)
         ends = np.where(self.is_there, self.ends, -_UNKNOWN_NS).max(axis=1)
         following = np.append(begins[1:], ends[-1:])
-        found: Integers = np.where(self.is_followed, following, ends) - begins
-        return found
+        lengths: Integers = np.where(self.is_followed, following, ends) - begins
+        return lengths
 
     def lengths_by_rank(self) -> Integers:
         """The same of each rank; of no meaning where it is not there."""
         following = np.concatenate([self.starts[1:], self.ends[-1:]])
         is_next = np.concatenate([self.is_there[1:], np.zeros_like(self.is_there[:1])])
         is_next &= self.is_followed[:, None]
-        found: Integers = np.where(is_next, following, self.ends) - self.starts
-        return found
+        lengths: Integers = np.where(is_next, following, self.ends) - self.starts
+        return lengths
 
 
 def parts(count: int) -> Iterator[slice]:
@@ -59,14 +59,14 @@ def measured_times(ops: Operations) -> Timetable:
     return lambda part: (ops.start[part], ops.start[part] + ops.dur[part])
 
 
-def replayed_times(ops: Operations, made: Waits) -> Timetable:
+def replayed_times(ops: Operations, waits: Waits) -> Timetable:
     """As they would with what they wait for."""
-    at = made.points.walk(made.delays, made.gap)
-    place, count = made.points.place, len(ops.rank)
+    at = waits.points.walk(waits.delays, waits.gap)
+    place, count = waits.points.place, len(ops.rank)
 
     def times(part: Part) -> tuple[Integers, Integers]:
         starts = at[place[:count][part]]
-        durations, instance = made.transfer[:-1][part], ops.instance[part]
+        durations, instance = waits.transfer[:-1][part], ops.instance[part]
         ends = starts + durations
         comm = np.flatnonzero(instance >= 0)
         ends[comm] = at[place[count + instance[comm]]] + durations[comm]

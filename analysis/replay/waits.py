@@ -62,16 +62,16 @@ class Waits:
     def delays(self, part: slice = slice(None)) -> Integers:
         """Of edges, by default of all."""
         work = self.work[part]
-        found: Integers = self.transfer[np.maximum(work, 0)]
+        result: Integers = self.transfer[np.maximum(work, 0)]
         at = np.flatnonzero(work < 0)
-        found[at] = self.host[-1 - work[at]]
-        found += self.lag[part]
-        return found
+        result[at] = self.host[-1 - work[at]]
+        result += self.lag[part]
+        return result
 
     def starts(self) -> Integers:
         """When points are."""
-        found: Integers = self.points.walk(self.delays, self.gap)[self.points.place]
-        return found
+        result: Integers = self.points.walk(self.delays, self.gap)[self.points.place]
+        return result
 
     def pauses(self) -> Integers:
         """Host time from launch to launch; of the first of a segment, since the host went on."""
@@ -86,8 +86,8 @@ class Waits:
 
     @property
     def _is_first(self) -> Flags:
-        found: Flags = np.diff(self.segment, prepend=-1) != 0
-        return found
+        is_first: Flags = np.diff(self.segment, prepend=-1) != 0
+        return is_first
 
     @property
     def _before(self) -> Integers:
@@ -118,13 +118,13 @@ def waits(ops: Operations) -> Waits:
         np.maximum.at(best, target, end[source] + lag)
 
     _follow_streams(ops, end, wait)
-    told = _follow_events(ops, end, wait)
+    causes = _follow_events(ops, end, wait)
     order, position = _program(ops)
-    _comm_after_compute(ops, end, order, told, wait)
+    _comm_after_compute(ops, end, order, causes, wait)
     host, segment, segments, segment_edges = follow_launches(
-        ops, end, order, best, told, edges, count + meetings
+        ops, end, order, best, causes, edges, count + meetings
     )
-    touched = touching(ops, end, best, told)
+    touched = touching(ops, end, best, causes)
     _again(ops, end, order, position, touched, wait)
     _after_anything(ops, end, best, wait)
     for number, source, lag in segment_edges:
@@ -143,7 +143,7 @@ def _make_waits(
 ) -> Waits:  # fmt: skip
     total = len(measured)
     target, source, work, lag, origin = edges.whole()
-    made, open_ones = points(total, source, target)
+    point_graph, open_ones = points(total, source, target)
     while open_ones.any():
         # What was inferred between points that wait for each other cannot be.
         keep = ~(open_ones[target] & open_ones[source] & (origin != RECORDED))
@@ -152,12 +152,14 @@ def _make_waits(
         target, source, work, lag, origin = (
             one[keep] for one in (target, source, work, lag, origin)
         )
-        made, open_ones = points(total, source, target)
-    lag, work, origin = lag[made.edge], work[made.edge], origin[made.edge]
-    made = replace(made, edge=made.edge[:0])  # it has done its duty, and takes memory
+        point_graph, open_ones = points(total, source, target)
+    lag, work, origin = lag[point_graph.edge], work[point_graph.edge], origin[point_graph.edge]
+    point_graph = replace(
+        point_graph, edge=point_graph.edge[:0]
+    )  # it has done its duty, and takes memory
     none = np.zeros(0, bool)
     draft = Waits(
-        made, lag, work, origin, measured, transfer, host, launched, segment, none, meetings
+        point_graph, lag, work, origin, measured, transfer, host, launched, segment, none, meetings
     )
     gap, explained = _gaps(draft)
     explained[count : count + meetings] = True
@@ -167,14 +169,16 @@ def _make_waits(
 
 def _gaps(draft: Waits) -> tuple[Integers, Flags]:
     """What of times of points nothing explains, and which are explained; their times as gaps."""
-    made, measured = draft.points, draft.gap
-    point_at = made.by_place()
+    points, measured = draft.points, draft.gap
+    point_at = points.by_place()
     gap, explained = measured.copy(), np.zeros(len(measured), bool)
-    for low in range(int(made.bounds[1]), len(measured), AT_ONCE):  # the first level waits for none
+    for low in range(
+        int(points.bounds[1]), len(measured), AT_ONCE
+    ):  # the first level waits for none
         high = min(low + AT_ONCE, len(measured))
-        first = made.first[low : high + 1]
+        first = points.first[low : high + 1]
         begin, end = int(first[0]), int(first[-1])
-        arrived = measured[point_at[made.source[begin:end]]] + draft.delays(slice(begin, end))
+        arrived = measured[point_at[points.source[begin:end]]] + draft.delays(slice(begin, end))
         its = point_at[low:high]
         gap[its] -= np.maximum.reduceat(arrived, first[:-1] - begin)
         explained[its] = np.abs(gap[its]) <= NEAR_NS
@@ -189,8 +193,8 @@ def _follow_streams(ops: Operations, end: Integers, wait: Wait) -> None:
     before, after, gap = before[keep], after[keep], gap[keep]
     lag = np.where(gap < -NEAR_NS, gap, _turnaround(ops, end, before, after))
     recorded = ops.is_stream_recorded[after]
-    for origin, chosen in ((RECORDED, recorded), (RULE, ~recorded)):
-        wait(after[chosen], before[chosen], lag[chosen], origin)
+    for origin, mask in ((RECORDED, recorded), (RULE, ~recorded)):
+        wait(after[mask], before[mask], lag[mask], origin)
 
 
 def _turnaround(ops: Operations, end: Integers, before: Integers, after: Integers) -> Integers:
@@ -222,8 +226,8 @@ def _follow_events(ops: Operations, end: Integers, wait: Wait) -> Integers:
     near = gap <= NEAR_NS
     lag = mean_by(ops.rank[after], gap, near, len(ops.ranks))[ops.rank[after]]
     # Of what had been recorded long before any record may be the one.
-    for origin, chosen in ((RECORDED, near), (RULE, ~near)):
-        wait(after[chosen], before[chosen], lag[chosen], origin)
+    for origin, mask in ((RECORDED, near), (RULE, ~near)):
+        wait(after[mask], before[mask], lag[mask], origin)
     return after[near]
 
 
@@ -232,8 +236,8 @@ def _program(ops: Operations) -> tuple[Integers | None, Integers]:
     position = np.full(len(ops.rank), -1)
     if not ops.has_launches:
         return None, position
-    known = np.flatnonzero(ops.launch != UNKNOWN)
-    order = known[np.lexsort((ops.launch[known], ops.rank[known]))]
+    places = np.flatnonzero(ops.launch != UNKNOWN)
+    order = places[np.lexsort((ops.launch[places], ops.rank[places]))]
     position[order] = np.arange(len(order))
     return order, position
 
@@ -247,8 +251,8 @@ def _main_streams(ops: Operations) -> Flags:
     order = np.lexsort((counts, owner))
     main = np.full(len(ops.ranks), -1)
     main[owner[order]] = order  # the last one of a rank stays
-    found: Flags = kernels & (ops.stream == main[ops.rank])
-    return found
+    result: Flags = kernels & (ops.stream == main[ops.rank])
+    return result
 
 
 def computed_before(
@@ -273,11 +277,11 @@ def computed_before(
 
 
 def _comm_after_compute(
-    ops: Operations, end: Integers, order: Integers | None, told: Integers, wait: Wait
+    ops: Operations, end: Integers, order: Integers | None, causes: Integers, wait: Wait
 ) -> None:
     after, before = computed_before(ops, end, order)
     gap = ops.start[after] - end[before]
-    keep = (gap >= -EARLY_NS) & ~right_behind(ops, told)[after]
+    keep = (gap >= -EARLY_NS) & ~right_behind(ops, causes)[after]
     after, before, gap = after[keep], before[keep], gap[keep]
     near = gap <= NEAR_NS
     lag = mean_by(ops.rank[after], gap, near, len(ops.ranks))[ops.rank[after]]
@@ -315,36 +319,38 @@ def _again(
     distance = position[target] - position[source]
     is_placed = (position[target] >= 0) & (position[source] >= 0) & (distance > 0)
     alone = ~is_placed
-    chosen: list[tuple[Integers, Integers]] = [(target[alone], source[alone])]
+    edges_of: list[tuple[Integers, Integers]] = [(target[alone], source[alone])]
     if order is not None and is_placed.any():
         types = len(ops.types)
         pairs = ops.type[source].astype(np.int64) * types + ops.type[target]
         distances, counts = np.unique(distance[is_placed], return_counts=True)
         common = distances[np.argsort(-counts, kind="stable")[:_DISTANCES]]
         rest = is_placed & ~np.isin(distance, common)
-        chosen.append((target[rest], source[rest]))
+        edges_of.append((target[rest], source[rest]))
         kind = ops.type[order].astype(np.int64)
         for one in common.tolist():
             here = is_placed & (distance == one)
-            known = np.unique(pairs[here])
+            pairs_here = np.unique(pairs[here])
             every = kind[:-one] * types + kind[one:]
-            slot = np.minimum(np.searchsorted(known, every), len(known) - 1)
-            alike = np.flatnonzero(known[slot] == every)
+            slot = np.minimum(np.searchsorted(pairs_here, every), len(pairs_here) - 1)
+            alike = np.flatnonzero(pairs_here[slot] == every)
             first, second = order[alike], order[alike + one]
             same = ops.rank[first] == ops.rank[second]
             alike, first, second = alike[same], first[same], second[same]
             refuted = ops.start[second] < end[first] - EARLY_NS
             code = slot[alike]
-            wrong = np.bincount(code[refuted], minlength=len(known))
-            holds = (wrong <= 0.02 * np.bincount(code, minlength=len(known)))[code] & ~refuted
+            wrong = np.bincount(code[refuted], minlength=len(pairs_here))
+            holds = (wrong <= 0.02 * np.bincount(code, minlength=len(pairs_here)))[code] & ~refuted
             holds &= ops.stream[first] != ops.stream[second]
-            chosen.append((second[holds], first[holds]))
+            edges_of.append((second[holds], first[holds]))
             # What touched but does not hold elsewhere: there alone.
             lone = here.copy()
-            lone[here] = wrong[np.searchsorted(known, pairs[here])] > 0
-            chosen.append((target[lone], source[lone]))
+            lone[here] = wrong[np.searchsorted(pairs_here, pairs[here])] > 0
+            edges_of.append((target[lone], source[lone]))
     count = len(ops.rank)
-    both = np.unique(np.concatenate([after * np.int64(count) + before for after, before in chosen]))
+    both = np.unique(
+        np.concatenate([after * np.int64(count) + before for after, before in edges_of])
+    )
     after, before = both // count, both % count
     lags = np.minimum(typical[ops.rank[after]], np.maximum(ops.start[after] - end[before], 0))
     wait(after, before, lags, TOUCHING)

@@ -135,21 +135,19 @@ def contributions(job: PhaseJob) -> list[Alone]:
     transfer in the pipeline count as one optype, as published."""
     grouped = {part: name for name, parts in _PASSES.items() for part in parts}
     of_node = np.array([grouped.get(name, name) for name in job.optypes.tolist()])
-    found = []
+    rows = []
     for kind, names, values in (
         ("optype", of_node, sorted({*of_node.tolist()})),
         ("stage", job.stages, range(job.stages_count)),
     ):
-        found += [
-            Alone(kind, str(one), _lengths_of(job, (names == one)[:, None])) for one in values
-        ]
+        rows += [Alone(kind, str(one), _lengths_of(job, (names == one)[:, None])) for one in values]
     every = _alone_by_peer(job, np.ones(len(job.stages), bool))
-    found += [Alone("dp_rank", str(peer), every[:, at]) for at, peer in enumerate(job.dp_ranks)]
+    rows += [Alone("dp_rank", str(peer), every[:, at]) for at, peer in enumerate(job.dp_ranks)]
     for stage in range(job.stages_count):
         worker = _alone_by_peer(job, job.stages == stage)
-        found += [Alone("worker", f"{peer},{stage}", worker[:, at])
+        rows += [Alone("worker", f"{peer},{stage}", worker[:, at])
                   for at, peer in enumerate(job.dp_ranks)]  # fmt: skip
-    return found
+    return rows
 
 
 def trust_notes(row: dict[str, Any], job: PhaseJob) -> list[str]:
@@ -163,20 +161,20 @@ def trust_notes(row: dict[str, Any], job: PhaseJob) -> list[str]:
         )
     ]  # fmt: skip
     if row["scaled_error_median_ratio"] is None:
-        told = Message("one step: nothing shows whether the replay tells steps apart")
+        note = Message("one step: nothing shows whether the replay tells steps apart")
     else:
-        told = Message(
+        note = Message(
             "with an equal share of launch delays in every step the replay misses by {scaled}; the"
             " mean step, taken for every step, misses by {constant} (medians): only where the first"
             " is well below the second does the replay tell steps apart",
             scaled=percent(row["scaled_error_median_ratio"]),
             constant=percent(row["nothing_changes_error_median_ratio"]),
         )  # fmt: skip
-    notes.append(told)
+    notes.append(note)
     if job.left_out:
-        told = Message("left out of the replay, which has no rule for them: {optypes}",
+        note = Message("left out of the replay, which has no rule for them: {optypes}",
                        optypes=", ".join(job.left_out))  # fmt: skip
-        notes.append(told)
+        notes.append(note)
     return notes
 
 
@@ -200,14 +198,14 @@ def _alone_by_peer(job: PhaseJob, nodes: Mask) -> Times:
     All others being alike, one of them stands for all: two columns for each DP rank.
     """
     steps, peers = job.own_s.shape[1:]
-    found = np.empty((steps, peers))
+    times = np.empty((steps, peers))
     at_once = max(1, _CELLS // (2 * len(nodes) * peers))
     for at in range(0, steps, at_once):
         own = job.own_s[:, at : at + at_once].reshape(len(nodes), -1)
         pair = np.broadcast_to(job.ideal_s[:, None, None], (*own.shape, min(2, peers))).copy()
         pair[nodes, :, 0] = own[nodes]
-        found[at : at + at_once] = job.graph.lengths(pair).reshape(-1, peers)
-    return found
+        times[at : at + at_once] = job.graph.lengths(pair).reshape(-1, peers)
+    return times
 
 
 def _worst_workers(job: PhaseJob, alone: Iterable[Alone]) -> list[list[int]]:
@@ -231,10 +229,10 @@ def _saved_share(job: PhaseJob, mask: Mask, replayed: Times, ideal: float) -> fl
 
 
 def _of_workers(job: PhaseJob, workers: Iterable[Sequence[int]]) -> Mask:
-    found = np.zeros((len(job.stages), len(job.dp_ranks)), bool)
+    mask = np.zeros((len(job.stages), len(job.dp_ranks)), bool)
     for peer, stage in workers:
-        found[job.stages == stage, job.dp_ranks.index(peer)] = True
-    return found
+        mask[job.stages == stage, job.dp_ranks.index(peer)] = True
+    return mask
 
 
 def _apply_changes(job: PhaseJob, changes: Sequence[Change]) -> Changed:
@@ -243,7 +241,7 @@ def _apply_changes(job: PhaseJob, changes: Sequence[Change]) -> Changed:
     steps = [(one.word, _mask_of(job, one), _value(one)) for one in changes]
     steps.sort(key=lambda one: (not isinstance(one[2], str), one[0]))
 
-    def changed(own: Times) -> Times:
+    def change(own: Times) -> Times:
         for _, mask, value in steps:
             new: Times = np.broadcast_to(job.ideal_s[:, None, None], own.shape)
             if value == "median":
@@ -253,7 +251,7 @@ def _apply_changes(job: PhaseJob, changes: Sequence[Change]) -> Changed:
             own = np.where(mask[:, None, :], new, own)
         return own
 
-    return changed
+    return change
 
 
 def _value(change: Change) -> float | str:
@@ -278,15 +276,15 @@ def _mask_of(job: PhaseJob, change: Change) -> Mask:
     if target == "ideal" or (name == "all" and target != "optype"):
         return everything
     if target in ("optype", "comm"):
-        known = {**_PASSES} if target == "optype" else _COMM
+        optypes = {**_PASSES} if target == "optype" else _COMM
         there = {*job.optypes.tolist()}
-        names = known.get(name, ()) if target == "comm" or name in known else [
+        names = optypes.get(name, ()) if target == "comm" or name in optypes else [
             one for one in there if fnmatchcase(one, name)
         ]  # fmt: skip
-        found: Mask = np.isin(job.optypes, [*names])[:, None]
-        if not names or (target == "optype" and not found.any()):
-            raise change.unknown(known if target == "comm" else sorted(there))
-        return found
+        mask: Mask = np.isin(job.optypes, [*names])[:, None]
+        if not names or (target == "optype" and not mask.any()):
+            raise change.unknown(optypes if target == "comm" else sorted(there))
+        return mask
     workers = [(peer, stage) for stage in range(job.stages_count) for peer in job.dp_ranks]
     by_name: dict[str, list[tuple[int, int]]] = {}
     for peer, stage in workers:

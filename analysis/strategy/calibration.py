@@ -102,8 +102,8 @@ class _Products(NamedTuple):
 def calibration(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     """The rows of the metric, those measured first, in the order of constants.json."""
     described = described_constants()
-    known = {name: constant.value for name, constant in described.items()}
-    found = measured_constants(con, known)
+    defaults = {name: constant.value for name, constant in described.items()}
+    constants = measured_constants(con, defaults)
     rows = [
         {
             "constant": name, "unit": constant.unit, "usual": constant.value,
@@ -111,7 +111,7 @@ def calibration(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
             "changed_ratio": one.value / constant.value if one else None,
             "measured_count": one.number if one else 0, "source": one.source if one else None,
         }
-        for name, constant in described.items() for one in (found.get(name),)
+        for name, constant in described.items() for one in (constants.get(name),)
     ]  # fmt: skip
     schema = {"constant": pl.String, "unit": pl.String, "usual": pl.Float64,
               "value": pl.Float64, "changed_ratio": pl.Float64,
@@ -126,34 +126,34 @@ def calibrate(rows: pl.DataFrame) -> Constants:
 
 
 def measured_constants(
-    con: duckdb.DuckDBPyConnection, known: Constants
+    con: duckdb.DuckDBPyConnection, defaults: Constants
 ) -> dict[str, MeasuredConstant]:
-    """Constants that captures measure, by name; `known` are those that their formulas need."""
+    """Constants that captures measure, by name; `defaults` are those that their formulas need."""
     counted = counted_kernels(con)
     limits = peaks(con)
-    found = _matmuls(counted, limits, known) | _attention(counted, limits, known)
-    return found | _memory(con) | _links(con) | _host(con)
+    constants = _matmuls(counted, limits, defaults) | _attention(counted, limits, defaults)
+    return constants | _memory(con) | _links(con) | _host(con)
 
 
 def _matmuls(
-    counted: pl.DataFrame, limits: Mapping[Any, Any], known: Constants
+    counted: pl.DataFrame, limits: Mapping[Any, Any], defaults: Constants
 ) -> dict[str, MeasuredConstant]:
     dense, grouped = (_products(counted, limits, is_grouped) for is_grouped in (False, True))
-    found: dict[str, MeasuredConstant] = {}
-    half = known["matmul_half_size"]
+    constants: dict[str, MeasuredConstant] = {}
+    half = defaults["matmul_half_size"]
     if dense.number >= _LEAST:
-        efficiency, half = _matmul_constants(dense, known["matmul_efficiency"], half)
+        efficiency, half = _matmul_constants(dense, defaults["matmul_efficiency"], half)
         for name, value in (("matmul_efficiency", efficiency), ("matmul_half_size", half)):
-            if value != known[name]:
-                found[name] = MeasuredConstant(value, dense.number, "matmuls")
+            if value != defaults[name]:
+                constants[name] = MeasuredConstant(value, dense.number, "matmuls")
     if grouped.number >= _LEAST:
         slowness, loss, weights = _arrays(grouped, half)
         efficiency = 1 / float(np.average(slowness / loss, weights=weights))
         if efficiency <= 1 and np.average(loss, weights=weights) <= _MOST_LOSS:
-            found["expert_efficiency"] = MeasuredConstant(
+            constants["expert_efficiency"] = MeasuredConstant(
                 efficiency, grouped.number, "grouped matmuls"
             )
-    return found
+    return constants
 
 
 def _matmul_constants(products: _Products, efficiency: float, half: float) -> tuple[float, float]:
@@ -188,7 +188,7 @@ def _products(counted: pl.DataFrame, limits: Mapping[Any, Any], is_grouped: bool
     mine = counted.filter(
         family="matmul", is_rounded=False
     ).filter(pl.col("full_flops") > 0, pl.col("total_ns") > 0)  # fmt: skip
-    found = _Products([], [], [], 0)
+    products = _Products([], [], [], 0)
     for row in mine.iter_rows(named=True):
         kind = _MATMUL.fullmatch(row["type"] or "")
         peak = limits.get((row["run"], row["capture"], row["rank"]))
@@ -198,19 +198,19 @@ def _products(counted: pl.DataFrame, limits: Mapping[Any, Any], is_grouped: bool
         sizes = _sizes(row, is_grouped)
         if sizes is not None:
             seconds = row["total_ns"] / row["count"] / 1e9
-            found.slowness.append(rate * seconds / row["full_flops"])
-            found.smallness.append(sum(1 / max(1.0, size) for size in sizes))
-            found.total_ns.append(float(row["total_ns"]))
-            found = found._replace(number=found.number + row["count"])
-    return found
+            products.slowness.append(rate * seconds / row["full_flops"])
+            products.smallness.append(sum(1 / max(1.0, size) for size in sizes))
+            products.total_ns.append(float(row["total_ns"]))
+            products = products._replace(number=products.number + row["count"])
+    return products
 
 
 def _sizes(row: Mapping[str, Any], is_grouped: bool) -> tuple[float, float, float] | None:
     """Rows, inner and columns of one product; None where the shapes do not tell them."""
-    given, made = map(_plain, tensors_of(row))
-    if len(given) < 2 or not made or len(made[0].shape) < 2:
+    inputs, outputs = map(_plain, tensors_of(row))
+    if len(inputs) < 2 or not outputs or len(outputs[0].shape) < 2:
         return None
-    shape, weights = made[0].shape, given[1].shape
+    shape, weights = outputs[0].shape, inputs[1].shape
     rows, columns, times = float(shape[-2]), float(shape[-1]), float(prod(shape[:-2]))
     if is_grouped and len(shape) == 2:
         if len(weights) != 3:
@@ -223,13 +223,13 @@ def _sizes(row: Mapping[str, Any], is_grouped: bool) -> tuple[float, float, floa
     return rows, row["full_flops"] / (2 * rows * columns * times), columns
 
 
-def _plain(found: Sequence[Tensor | None]) -> list[Tensor]:
+def _plain(tensors: Sequence[Tensor | None]) -> list[Tensor]:
     """Tensors that lie as their shapes say."""
-    return [one for one in found if one is not None and not (one.layout or "").startswith("FRAC")]
+    return [one for one in tensors if one is not None and not (one.layout or "").startswith("FRAC")]
 
 
 def _attention(
-    counted: pl.DataFrame, limits: Mapping[Any, Any], known: Constants
+    counted: pl.DataFrame, limits: Mapping[Any, Any], defaults: Constants
 ) -> dict[str, MeasuredConstant]:
     """Efficiency of the forward, as the model counts it, and what a backward takes of it: of
     kernels with a mask, others compute no triangle."""
@@ -253,38 +253,38 @@ def _attention(
         if is_backward or rate is None or not heads:
             continue
         width = row["full_flops"] / (2 * row["tokens"] * row["sequence_length"] * heads)
-        work = row["causal_flops"] * (1 + known["score_width"] / width)
-        work = work / known["triangle_efficiency"] * row["count"]
+        work = row["causal_flops"] * (1 + defaults["score_width"] / width)
+        work = work / defaults["triangle_efficiency"] * row["count"]
         slowness.append(rate * row["total_ns"] / 1e9 / work)
         lengths.append(float(row["sequence_length"]))
         weights.append(row["total_ns"])
         count += row["count"]
-    found: dict[str, MeasuredConstant] = {}
+    constants: dict[str, MeasuredConstant] = {}
     if count >= _LEAST:
         efficiency, half = _attention_constants(
-            np.array(slowness), np.array(lengths), np.array(weights), known
+            np.array(slowness), np.array(lengths), np.array(weights), defaults
         )
         for name, value in (("attention_efficiency", efficiency), ("attention_half_length", half)):
-            if value != known[name]:
-                found[name] = MeasuredConstant(value, count, "attention")
+            if value != defaults[name]:
+                constants[name] = MeasuredConstant(value, count, "attention")
     pairs = [(forward[one], backward[one]) for one in forward.keys() & backward.keys()]
     number = int(sum(times[1] for _, times in pairs))
     if number >= _LEAST:
         before = sum(one[0] / one[1] * other[1] for one, other in pairs)
         ratio = sum(other[0] for _, other in pairs) / before
-        found["attention_backward"] = MeasuredConstant(ratio, number, "attention's backward")
-    return found
+        constants["attention_backward"] = MeasuredConstant(ratio, number, "attention's backward")
+    return constants
 
 
 def _attention_constants(
-    slowness: Floats, lengths: Floats, weights: Floats, known: Constants
+    slowness: Floats, lengths: Floats, weights: Floats, constants: Constants
 ) -> tuple[float, float]:
     """Efficiency and half length: long sequences tell the first, short ones the second."""
-    efficiency, half = known["attention_efficiency"], known["attention_half_length"]
+    efficiency, half = constants["attention_efficiency"], constants["attention_half_length"]
     loss = 1 + half / lengths
     alone = 1 / float(np.average(slowness / loss, weights=weights))
     is_long = np.average(loss, weights=weights) <= _MOST_LOSS
-    if is_long and alone * known["triangle_efficiency"] <= 1:
+    if is_long and alone * constants["triangle_efficiency"] <= 1:
         return alone, half
     needed = float(np.average((slowness * efficiency - 1) * lengths, weights=weights))
     if needed >= 0:
@@ -294,9 +294,9 @@ def _attention_constants(
 
 def _heads(output_shapes: str | None) -> int:
     """Heads, from the softmax's maxima (B, N, S, 8); 0 where they are not told."""
-    made = tensors(output_shapes)
-    if made and made[0] is not None and len(made[0].shape) == 4:
-        return made[0].shape[1] if made[0].shape[-1] == _STATISTIC else 0
+    outputs = tensors(output_shapes)
+    if outputs and outputs[0] is not None and len(outputs[0].shape) == 4:
+        return outputs[0].shape[1] if outputs[0].shape[-1] == _STATISTIC else 0
     return 0
 
 

@@ -64,14 +64,14 @@ def step_parts(job: Job, constants: Constants) -> dict[str, Number]:
     ])  # fmt: skip
     slowest = np.argmax(totals, axis=0)
     m = job.micro_batches
-    found: dict[str, Number] = {
+    seconds: dict[str, Number] = {
         name: m * _pick([parts[name] for parts in per_stage], slowest) for name in per_stage[0]
     }
-    found["bubble"] = _bubble(job, totals)
-    found["dp_comm"] = _data_parallel(job, constants)
-    found["optimizer"] = _optimizer(job, constants)
-    found["step"] = constants["step_seconds"]
-    return {name: found[name] for name in PARTS}
+    seconds["bubble"] = _bubble(job, totals)
+    seconds["dp_comm"] = _data_parallel(job, constants)
+    seconds["optimizer"] = _optimizer(job, constants)
+    seconds["step"] = constants["step_seconds"]
+    return {name: seconds[name] for name in PARTS}
 
 
 def _any(job: Job) -> Number:
@@ -97,11 +97,11 @@ def _of_stage(
     job: Job, constants: Constants, stage: int, of_layer: dict[bool, LayerTime]
 ) -> dict[str, Number]:
     """Seconds of one micro-batch on a stage, forward and backward, by part."""
-    told = job.software
+    software = job.software
     counts = [computing_layers(job.model, chunk) for chunk in job.stages[stage]]
     numbers = [sum(count[kind] for count in counts) for kind in (0, 1)]
     share = recomputed_share(job, stage)
-    found: dict[str, Number] = dict.fromkeys([*LayerTime._fields, "head", "pp_comm"], 0.0)
+    times: dict[str, Number] = dict.fromkeys([*LayerTime._fields, "head", "pp_comm"], 0.0)
     depth = job.model.mtp_depth if has_head(job, stage) else 0
     for mixed, number in enumerate(numbers):
         number += depth if mixed == int(job.model.experts is not None) else 0
@@ -110,29 +110,29 @@ def _of_stage(
             part = again if name == "recompute" else number
             if name == "host":
                 part = part + again / 3.0
-            found[name] = found[name] + part * seconds
+            times[name] = times[name] + part * seconds
     if has_head(job, stage):
-        found["head"] = (1 + depth) * _head(job, constants)
+        times["head"] = (1 + depth) * _head(job, constants)
     if stage == 0:
-        found["vector"] = found["vector"] + _vector_seconds(
+        times["vector"] = times["vector"] + _vector_seconds(
             constants, job.tokens * job.model.hidden_size * 12.0
         )
     if job.pp > 1:
-        found["pp_comm"] = _point_to_point(job, constants) * len(job.stages[stage])
+        times["pp_comm"] = _point_to_point(job, constants) * len(job.stages[stage])
     host = (
-        found.pop("host")
-        + (0.0 if told.is_graph else _HOST_OPERATORS) * (constants["operator_seconds"])
+        times.pop("host")
+        + (0.0 if software.is_graph else _HOST_OPERATORS) * (constants["operator_seconds"])
     )
-    slow = constants["legacy_overhead"] if told.is_legacy else 1.0
-    found = {name: seconds * slow for name, seconds in found.items()}
-    device = sum(found.values())
-    found["host"] = (device**_SHARPNESS + host**_SHARPNESS) ** (1 / _SHARPNESS) - device
-    return found
+    slow = constants["legacy_overhead"] if software.is_legacy else 1.0
+    times = {name: seconds * slow for name, seconds in times.items()}
+    device = sum(times.values())
+    times["host"] = (device**_SHARPNESS + host**_SHARPNESS) ** (1 / _SHARPNESS) - device
+    return times
 
 
 def _layer(job: Job, constants: Constants, mixed: bool) -> LayerTime:
-    told, model = job.software, job.model
-    passes = 3.0 if told.training == "full" else 2.0
+    software, model = job.software, job.model
+    passes = 3.0 if software.training == "full" else 2.0
     attention = attention_matmuls(job)
     dense = [*attention, *([] if mixed else ffn_matmuls(job, model.ffn_size or 0))]
     grouped: list[Matmul] = []
@@ -141,7 +141,7 @@ def _layer(job: Job, constants: Constants, mixed: bool) -> LayerTime:
             (grouped if one.grouped else dense).append(one)
     matmul = sum(_matmul(job, constants, one) for one in dense)
     experts = sum((_matmul(job, constants, one) for one in grouped), start=0.0)
-    if told.capacity_factor is None and mixed:
+    if software.capacity_factor is None and mixed:
         experts = experts * np.where(np.asarray(job.ep) > 1, constants["expert_skew"], 1.0)
     core = _attention(job, constants)
     vector = _vector_seconds(constants, _vector_bytes(job, constants, mixed))
@@ -154,7 +154,7 @@ def _layer(job: Job, constants: Constants, mixed: bool) -> LayerTime:
     forward = matmul + experts + core + vector + (tp_comm + ep_comm) * 0.4 + cp_comm * 0.4
     if mixed and job.recompute.experts == 2:
         experts = experts * (passes + 1) / passes
-    skipped = core if told.swap_attention else 0.0
+    skipped = core if software.swap_attention else 0.0
     return LayerTime(
         passes * matmul, passes * experts, core_passes * core, 3.0 * vector + again, tp_comm,
         cp_comm, ep_comm, forward - skipped, _host(job, constants, mixed),
@@ -164,20 +164,20 @@ def _layer(job: Job, constants: Constants, mixed: bool) -> LayerTime:
 def _selected_again(job: Job, constants: Constants, mixed: bool) -> Number:
     """Seconds of what backward computes again of single operators: activation functions, latent
     attention's up-projections, permutations of tokens."""
-    model, told = job.model, job.recompute
+    model, recompute = job.model, job.recompute
     experts = model.experts if mixed else None
     seconds: Number = 0.0
-    if told.latent_up and not isinstance(model.attention, GroupedQueries):
+    if recompute.latent_up and not isinstance(model.attention, GroupedQueries):
         ups = attention_matmuls(job)[1::2] if model.attention.q_lora_rank else ()
         seconds = seconds + sum(_matmul(job, constants, one) for one in ups)
     unit = 6.0 * (1.0 if job.software.fused_swiglu else 2.5) * (ffn_matrices(model) - 1.0) / 2
     if experts is None:
-        moved = job.tokens * unit * told.activation * (model.ffn_size or 0) / job.tp
+        moved = job.tokens * unit * recompute.activation * (model.ffn_size or 0) / job.tp
         return seconds + _vector_seconds(constants, moved)
-    shared = job.tokens * unit * told.activation * shared_size(experts) / job.tp
-    is_again = max(told.activation, float(told.experts > 0))
+    shared = job.tokens * unit * recompute.activation * shared_size(experts) / job.tp
+    is_again = max(recompute.activation, float(recompute.experts > 0))
     of_row = unit * is_again * experts.ffn_size / job.expert_tp
-    copied = 4.0 * model.hidden_size * (told.experts > 0)
+    copied = 4.0 * model.hidden_size * (recompute.experts > 0)
     moved = shared + routed_tokens(job, constants) * (of_row + copied)
     return seconds + _vector_seconds(constants, moved)
 
@@ -213,43 +213,43 @@ def _matmul(job: Job, constants: Constants, one: Matmul) -> Number:
 
 def _attention(job: Job, constants: Constants) -> Number:
     """Seconds of the scores and values of one layer, forward."""
-    told = job.software
+    software = job.software
     heads, d_qk, d_v = query_sizes(job.model)
-    seen = job.sequence_length / np.where(told.full_mask, 1.0, 2.0)
-    if told.sparse_index_keys:
-        seen = np.minimum(seen, float(told.sparse_index_keys))
-    width = d_qk + (d_v if told.bare_values else d_qk) + constants["score_width"]
-    flops = 2.0 * job.tokens * heads / job.tp * width * seen
+    length = job.sequence_length / np.where(software.full_mask, 1.0, 2.0)
+    if software.sparse_index_keys:
+        length = np.minimum(length, float(software.sparse_index_keys))
+    width = d_qk + (d_v if software.bare_values else d_qk) + constants["score_width"]
+    flops = 2.0 * job.tokens * heads / job.tp * width * length
     ring = np.where(job.context == "ulysses", 1.0, job.cp / job.ulysses)
     small = 1.0 + constants["attention_half_length"] * ring / job.sequence_length
     # Of a ring's steps one is a triangle, the others are whole.
-    triangle = np.where(told.full_mask, 0.0, 1.0 / ring)
+    triangle = np.where(software.full_mask, 0.0, 1.0 / ring)
     if job.context == "hybrid":  # later pieces see more: the last rank's work counts
         small = small * (2.0 - 1.0 / ring)
     small = small * (1.0 + triangle * (1.0 / constants["triangle_efficiency"] - 1.0))
-    efficiency = constants["attention_efficiency"] * (0.5 if not told.flash_attention else 1.0)
+    efficiency = constants["attention_efficiency"] * (0.5 if not software.flash_attention else 1.0)
     return flops * small / (_peak(job) * efficiency)
 
 
 def _vector_bytes(job: Job, constants: Constants, mixed: bool) -> Number:
     """Bytes that norms, residuals, rotations and activation functions of one forward move."""
-    told, model, h = job.software, job.model, job.model.hidden_size
+    software, model, h = job.software, job.model, job.model.hidden_size
     split = np.where(job.sequence_parallel, job.tp, 1.0)
     heads, d_qk, d_v = query_sizes(model)
     rotated = heads / job.tp + kv_heads(job)
-    per_token = 20.0 * h / split * (1.0 if told.fused_norm else 2.0)
-    per_token = per_token + 4.0 * rotated * d_qk * (1.0 if told.fused_rope else 4.0)
+    per_token = 20.0 * h / split * (1.0 if software.fused_norm else 2.0)
+    per_token = per_token + 4.0 * rotated * d_qk * (1.0 if software.fused_rope else 4.0)
     if not isinstance(model.attention, GroupedQueries):
         per_token = per_token + 8.0 * heads / job.tp * (d_qk + d_v)
-    if told.alibi:
+    if software.alibi:
         per_token = per_token + 2.0 * heads / job.tp * job.sequence_length
-    unit = 6.0 * (1.0 if told.fused_swiglu else 2.5) * (ffn_matrices(model) - 1.0) / 2
+    unit = 6.0 * (1.0 if software.fused_swiglu else 2.5) * (ffn_matrices(model) - 1.0) / 2
     experts = model.experts
     if not mixed or experts is None:
         return job.tokens * (per_token + unit * (model.ffn_size or 0) / job.tp)
     rows = routed_tokens(job, constants)
     # Rows are copied out, sorted and put back; in one kernel or by several.
-    copies = 16.0 if told.fused_permutation else 48.0
+    copies = 16.0 if software.fused_permutation else 48.0
     per_row = unit * experts.ffn_size / job.expert_tp + copies * h
     shared = unit * shared_size(experts) / job.tp
     scores = 16.0 * experts.routed / split
@@ -323,15 +323,15 @@ def _tensor_parallel(job: Job, constants: Constants, mixed: bool) -> Number:
 def _square_parallel(job: Job, constants: Constants) -> Number:
     """Tensor parallelism in two dimensions, forward: each matmul gathers what goes into it along
     one and scatters what comes out along the other."""
-    found: Number = 0.0
+    time_s: Number = 0.0
     matmuls = [*attention_matmuls(job), *ffn_matmuls(job, job.model.ffn_size or 0)]
     for place, one in enumerate(matmuls):
         inner = one.inner * (job.tp if place % 2 else 1.0)
         columns = one.columns * (1.0 if place % 2 else job.tp)
         for elements in (inner, columns):
             size_bytes = job.tokens * elements * BF16_BYTES / job.tp_square
-            found = found + _collective(job, constants, size_bytes, 1.0, job.tp_square)
-    return found
+            time_s = time_s + _collective(job, constants, size_bytes, 1.0, job.tp_square)
+    return time_s
 
 
 def _context_parallel(job: Job, constants: Constants, core: Number) -> Number:
@@ -359,27 +359,27 @@ def _expert_parallel(job: Job, constants: Constants, beside: Number) -> Number:
     experts = job.model.experts
     if experts is None:
         return 0.0
-    told = job.software
+    software = job.software
     split = np.where(job.sequence_parallel, job.tp, 1.0)
     # Recent releases lay groups of experts out side by side, older ones after context parallelism.
-    inner = job.tp * (1.0 if told.is_recent else job.cp)
+    inner = job.tp * (1.0 if software.is_recent else job.cp)
     inner = np.where(np.asarray(job.expert_tp) < job.tp, 1.0, inner)
     token_bytes = job.tokens / split * job.model.hidden_size * BF16_BYTES
     # An exchange takes as long as its fullest rank.
     skew = constants["expert_skew"] * skew_ratio(job, constants)
-    copies = experts.top_k * (told.capacity_factor or skew)
-    if told.dispatcher == "allgather":
+    copies = experts.top_k * (software.capacity_factor or skew)
+    if software.dispatcher == "allgather":
         seconds = 4.0 * _collective(job, constants, token_bytes * job.ep, inner, job.ep)
-    elif told.node_exchange:
+    elif software.node_exchange:
         seconds = 4.0 * _node_exchange(job, constants, token_bytes, copies, inner)
     else:
         seconds = 4.0 * _all_to_all(job, constants, token_bytes * copies, inner, job.ep)
-    if told.pair_overlap:
+    if software.pair_overlap:
         seconds = np.maximum(0.5 * job.unpaired * seconds, seconds - beside)
-    elif told.expert_overlap:
+    elif software.expert_overlap:
         seconds = seconds * constants["ep_exposed"]
     # The host waits for the numbers of tokens, and the device then for the host.
-    is_waiting = not told.is_graph and told.capacity_factor is None
+    is_waiting = not software.is_graph and software.capacity_factor is None
     is_cut = np.maximum(job.ep, job.tp) > 1
     return seconds + np.where(is_cut, is_waiting * constants["expert_sync_seconds"], 0.0)
 
@@ -413,26 +413,26 @@ def _point_to_point(job: Job, constants: Constants) -> Number:
 
 def _host(job: Job, constants: Constants, mixed: bool) -> Number:
     """Seconds in which the host launches one layer, forward and backward."""
-    told = job.software
-    if told.is_graph:
+    software = job.software
+    if software.is_graph:
         return 0.0
     operators: Number = 150.0
     if not isinstance(job.model.attention, GroupedQueries):
         operators = operators + 100.0
     if mixed and job.model.experts is not None:
         operators = operators + 200.0
-        if not told.grouped_experts:
+        if not software.grouped_experts:
             operators = operators + 30.0 * np.maximum(job.model.experts.routed / job.ep, 1.0)
     operators = operators + 40.0 * (np.asarray(job.tp) > 1)
     ring = np.where(job.context == "ulysses", 1.0, job.cp / job.ulysses)
     operators = operators + 100.0 * (ring - 1.0) + 30.0 * (np.asarray(job.cp) > 1)
-    operators = operators + 20.0 * (not told.fused_rope) + 10.0 * (not told.fused_swiglu)
+    operators = operators + 20.0 * (not software.fused_rope) + 10.0 * (not software.fused_swiglu)
     return operators * constants["operator_seconds"]
 
 
 def _data_parallel(job: Job, constants: Constants) -> Number:
     """Gradients (and weights of a distributed optimizer) once a step, on the heaviest stage."""
-    found: Number = 0.0
+    time_s: Number = 0.0
     replicas = np.asarray(job.dp * job.cp, float)
     for stage in {0, job.pp - 1}:
         dense, experts, _ = stage_weights(job, stage)
@@ -446,16 +446,16 @@ def _data_parallel(job: Job, constants: Constants) -> Number:
             seconds = seconds + _collective(
                 job, constants, size_bytes, job.ep * inner, job.expert_dp
             )
-        found = np.maximum(found, seconds)
+        time_s = np.maximum(time_s, seconds)
     if job.software.training != "full":
-        return 0.0 * found
+        return 0.0 * time_s
     hidden = (job.software.grad_overlap + job.software.param_overlap) / 2.0
-    return found * (1.0 - hidden * (1.0 - constants["dp_exposed"]))
+    return time_s * (1.0 - hidden * (1.0 - constants["dp_exposed"]))
 
 
 def _optimizer(job: Job, constants: Constants) -> Number:
     """The update: gradients' norm, moments and weights, read and written."""
-    found: Number = 0.0
+    time_s: Number = 0.0
     for stage in {0, job.pp - 1}:
         dense, experts, _ = stage_weights(job, stage)
         shard = dense / job.shards + experts / job.expert_shards
@@ -463,5 +463,5 @@ def _optimizer(job: Job, constants: Constants) -> Number:
         seconds = moved / constants["memory_bytes_per_s"]
         if job.software.swap_optimizer:
             seconds = seconds + 24.0 * shard / constants["host_bytes_per_s"]
-        found = np.maximum(found, seconds)
-    return np.where(job.software.training == "full", found, 0.02 * found)
+        time_s = np.maximum(time_s, seconds)
+    return np.where(job.software.training == "full", time_s, 0.02 * time_s)

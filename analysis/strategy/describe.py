@@ -117,8 +117,8 @@ def machine_of(chip: str) -> Machine:
     name = chip.upper().removeprefix("ASCEND").removeprefix("_").strip()
     if name not in CHIPS:
         raise UsageError(f"{chip}: not a known chip: known are {', '.join(CHIPS)}")
-    found = CHIPS[name]
-    return Machine(found.cores * found.mhz * 1e6 * PER_CYCLE["bf16"],
+    model = CHIPS[name]
+    return Machine(model.cores * model.mhz * 1e6 * PER_CYCLE["bf16"],
                    _MEMORY_BYTES.get(name, 64 * 2.0**30))  # fmt: skip
 
 
@@ -159,11 +159,11 @@ def job_of_strategy(model: Model, machine: Machine, cluster: tuple[int, int], te
         elif key == "skew":
             skew = _skew(value)
         else:
-            known = [*_KEYS, *_FLAGS, *_WORDS, "recompute", "skew"]
-            near = difflib.get_close_matches(key, known, 1)
+            words = [*_KEYS, *_FLAGS, *_WORDS, "recompute", "skew"]
+            near = difflib.get_close_matches(key, words, 1)
             raise UsageError(
                 f"--strategy: {item} is unknown{f': did you mean {near[0]}?' if near else ''}:"
-                f" known are {', '.join(known)}"
+                f" known are {', '.join(words)}"
             )
     return replace(_finish(model, machine, cluster, record), expert_skew=skew)
 
@@ -178,7 +178,7 @@ def space_of(text: str, software: Software | None = None) -> Space:
     sizes: dict[str, list[int]] = {}
     recompute = list(RECOMPUTES)
     switches: dict[str, bool] = {}
-    known = [key for key in _FLAGS if key not in ("sp", "dist_opt")]
+    flags = [key for key in _FLAGS if key not in ("sp", "dist_opt")]
     for item in filter(None, re.split(r"[,\s]+", text)):
         key, _, value = item.partition("=")
         if key == "recompute":
@@ -187,12 +187,12 @@ def space_of(text: str, software: Software | None = None) -> Space:
                 raise UsageError(f"--only: {item}: give {' + '.join(RECOMPUTES)}, or some of them")
         elif key in ("tp", "pp", "vpp", "cp", "ep", "mbs", "gbs", "seq"):
             sizes[key] = [_whole(key, each) for each in value.split("+")]
-        elif key in known:
+        elif key in flags:
             switches[key] = _flag(key, value)
         else:
             raise UsageError(
                 f"--only: {item} is unknown: known are tp, pp, vpp, cp, ep, mbs, gbs, seq,"
-                f" recompute, {', '.join(known)}"
+                f" recompute, {', '.join(flags)}"
             )
     missing = [key for key in ("gbs", "seq") if len(sizes.get(key, [])) != 1]
     if missing:
@@ -217,11 +217,11 @@ def _software_of(switches: Mapping[str, bool]) -> Software:
 
 def _switch(software: Software, switches: Mapping[str, bool]) -> Software:
     for key, is_on in switches.items():
-        on, off = (_software_of({key: told}) for told in (True, False))
+        on, off = (_software_of({key: switch}) for switch in (True, False))
         names = [one.name for one in fields(Software)
                  if getattr(on, one.name) != getattr(off, one.name)]  # fmt: skip
-        told = on if is_on else off
-        software = replace(software, **{name: getattr(told, name) for name in names})
+        switch = on if is_on else off
+        software = replace(software, **{name: getattr(switch, name) for name in names})
     return software
 
 
@@ -234,36 +234,36 @@ def job_of_script(path: Path, machine: Machine, cluster: tuple[int, int] | None)
     model = model_of(path)
     with path.open("rb") as file:
         text = file.read(_MOST_BYTES).decode("utf-8", "replace")
-    told = arguments_in(text)
-    if told is None:
+    arguments = arguments_in(text)
+    if arguments is None:
         raise UsageError(
             f"{path}: no arguments of Megatron or MindSpeed: give --strategy with this model"
         )
-    record = record_of_arguments(told)
+    record = record_of_arguments(arguments)
     if "gbs" not in record["train"]:
         raise UsageError(f"{path}: missing global_batch_size: add it to the file")
-    layers = _number(told.get("num_layers_per_virtual_pipeline_stage"))
-    chunks = [_number(told.get(name)) for name in _CHUNKS]
+    layers = _number(arguments.get("num_layers_per_virtual_pipeline_stage"))
+    chunks = [_number(arguments.get(name)) for name in _CHUNKS]
     if layers:
         pp = int(record["parallel"].get("pp", 1))
         record["parallel"]["vpp"] = max(1, model.layers // (pp * layers))
     elif any(chunks):
         record["parallel"]["vpp"] = max(chunks)
-    return _finish(model, machine, cluster or _cluster_in(text, told), record)
+    return _finish(model, machine, cluster or _cluster_in(text, arguments), record)
 
 
 def script_notes(path: Path, cluster: tuple[int, int] | None) -> list[str]:
     """What the job of a launch script leaves out of it, or takes for granted; `cluster`: given."""
     with path.open("rb") as file:
         text = file.read(_MOST_BYTES).decode("utf-8", "replace")
-    told = arguments_in(text) or {}
+    arguments = arguments_in(text) or {}
     notes: list[str] = []
-    names = [f"--{name.replace('_', '-')}" for name in _NOT_PRICED if _is_on(told, name)]
+    names = [f"--{name.replace('_', '-')}" for name in _NOT_PRICED if _is_on(arguments, name)]
     if names:
         notes.append(Message("not priced, though the script has it: {names}",
                              names=", ".join(names)))  # fmt: skip
-    if cluster is None and not _tells_nodes(text, told):
-        nodes, devices = _cluster_in(text, told)
+    if cluster is None and not _tells_nodes(text, arguments):
+        nodes, devices = _cluster_in(text, arguments)
         notes.append(
             Message(
                 "the script gives no number of nodes: {nodes} of {devices} NPUs are assumed; give"
@@ -274,65 +274,65 @@ def script_notes(path: Path, cluster: tuple[int, int] | None) -> list[str]:
     return notes
 
 
-def record_of_arguments(told: Mapping[str, object]) -> dict[str, Any]:
+def record_of_arguments(arguments: Mapping[str, object]) -> dict[str, Any]:
     """A record, as of a run, of arguments by name; unknown ones are passed over."""
     record: dict[str, Any] = {
         "parallel": {}, "train": {}, "recompute": {}, "overlap": {}, "memory_opts": {},
         "kernels": {}, "moe": {},
     }  # fmt: skip
     for name, (part, key) in _ARGUMENTS.items():
-        if told.get(name) not in (None, "None"):
-            value = str(told[name]).strip("\"'")
+        if arguments.get(name) not in (None, "None"):
+            value = str(arguments[name]).strip("\"'")
             if key not in _TEXTS and not value.isdecimal():
                 raise UsageError(
                     f"{name} is {value!r}, not a whole number: put the number into the file"
                 )
             record[part][key] = int(value) if value.isdecimal() else value
     for name, (part, key) in _ARGUMENT_FLAGS.items():
-        if _is_on(told, name):
+        if _is_on(arguments, name):
             record[part][key] = True
-    if told.get("use_flash_attn") is None:
+    if arguments.get("use_flash_attn") is None:
         record["kernels"]["flash_attn"] = False
     for key, name in (("fused_rope", "use_fused_rotary_pos_emb"),
                       ("fused_swiglu", "use_fused_swiglu"),
                       ("fused_rmsnorm", "use_fused_rmsnorm")):  # fmt: skip
-        record["kernels"][key] = name in told
-    dispatcher = str(told.get("moe_token_dispatcher_type", "allgather"))
+        record["kernels"][key] = name in arguments
+    dispatcher = str(arguments.get("moe_token_dispatcher_type", "allgather"))
     record["moe"]["dispatcher"] = dispatcher.replace("_seq", "")
-    record["moe"]["grouped_gemm"] = "moe_grouped_gemm" in told
+    record["moe"]["grouped_gemm"] = "moe_grouped_gemm" in arguments
     record["train"]["precision"] = (
-        "bf16" if "bf16" in told else "fp16" if "fp16" in told else "fp32"
+        "bf16" if "bf16" in arguments else "fp16" if "fp16" in arguments else "fp32"
     )
-    schedule = told.get("schedules_method")
+    schedule = arguments.get("schedules_method")
     if schedule is not None:
         record["parallel"]["schedule"] = str(schedule)
-    record["framework"] = "mcore" if "use_mcore_models" in told else "legacy"
+    record["framework"] = "mcore" if "use_mcore_models" in arguments else "legacy"
     return record
 
 
-def _is_on(told: Mapping[str, object], name: str) -> bool:
-    return str(told.get(name, "False")).lower() not in ("false", "none")
+def _is_on(arguments: Mapping[str, object], name: str) -> bool:
+    return str(arguments.get(name, "False")).lower() not in ("false", "none")
 
 
-def _cluster_in(text: str, told: Mapping[str, object]) -> tuple[int, int]:
-    world = _number(told.get("world_size"))
+def _cluster_in(text: str, arguments: Mapping[str, object]) -> tuple[int, int]:
+    world = _number(arguments.get("world_size"))
     if world:
         devices = world if world <= 8 else gcd(world, 8)
         return world // devices, devices
-    found = {
+    sizes = {
         name: _number(match[1])
         for name in ("NNODES", "NPUS_PER_NODE", "GPUS_PER_NODE")
         if (match := re.search(rf"^\s*(?:export\s+)?{name}=[\"']?(\d+)", text, re.MULTILINE))
     }
-    nodes = found.get("NNODES") or _number(told.get("nnodes")) or 1
-    of_node = found.get("NPUS_PER_NODE") or found.get("GPUS_PER_NODE")
-    return nodes, of_node or _number(told.get("nproc_per_node")) or 8
+    nodes = sizes.get("NNODES") or _number(arguments.get("nnodes")) or 1
+    of_node = sizes.get("NPUS_PER_NODE") or sizes.get("GPUS_PER_NODE")
+    return nodes, of_node or _number(arguments.get("nproc_per_node")) or 8
 
 
-def _tells_nodes(text: str, told: Mapping[str, object]) -> bool:
+def _tells_nodes(text: str, arguments: Mapping[str, object]) -> bool:
     """Whether a number of nodes is read from the script."""
     is_set = re.search(r"^\s*(?:export\s+)?NNODES=[\"']?\d", text, re.MULTILINE)
-    return bool(is_set or _number(told.get("nnodes")) or _number(told.get("world_size")))
+    return bool(is_set or _number(arguments.get("nnodes")) or _number(arguments.get("world_size")))
 
 
 def _finish(
@@ -372,12 +372,14 @@ def _contradictions(model: Model, world: int, record: Mapping[str, Any]) -> list
         tp, model.attention.kv_heads
     ):
         wrong.append(f"tp {tp} and {model.attention.kv_heads} key-value heads do not divide")
-    listed = cut.get("num_layer_list")
-    if listed:
-        counts = [int(count) for count in re.findall(r"\d+", str(listed))]
+    layer_list = cut.get("num_layer_list")
+    if layer_list:
+        counts = [int(count) for count in re.findall(r"\d+", str(layer_list))]
         if len(counts) not in (pp, pp * vpp) or sum(counts) != model.layers:
             numbers = str(pp) if vpp == 1 else f"{pp} or {pp * vpp}"
-            wrong.append(f"layers {listed}: give {numbers} numbers that add up to {model.layers}")
+            wrong.append(
+                f"layers {layer_list}: give {numbers} numbers that add up to {model.layers}"
+            )
     elif pp * vpp > model.layers:
         wrong.append(f"pp {pp} x vpp {vpp} is more than {model.layers} layers")
     elif not chunks_divide(model.layers, pp, vpp):
@@ -416,9 +418,9 @@ def _unpriced_kinds(record: Mapping[str, Any], pp: int, micro_batches: int, vpp:
     elif _SCHEDULES[name] == "interleaved" and vpp == 1:
         wrong.append(f"schedule {name} needs chunks of a stage: give vpp")
     elif pp > 1:
-        made = "interleaved" if vpp > 1 else _SCHEDULES[name]
+        schedule_name = "interleaved" if vpp > 1 else _SCHEDULES[name]
         try:
-            refuse_sizes(made, pp, micro_batches, vpp)
+            refuse_sizes(schedule_name, pp, micro_batches, vpp)
         except UsageError as error:
             wrong.append(str(error))
     if kind not in _CONTEXTS and (int(cut.get("cp", 1)) > 1 or not kind.endswith("_cp_algo")):
@@ -433,11 +435,11 @@ def _whole(key: str, value: str) -> int:
 
 
 def _flag(key: str, value: str) -> bool:
-    known = {"": True, "1": True, "true": True, "on": True, "0": False, "false": False}
-    known |= {"off": False}
-    if value.lower() not in known:
+    words = {"": True, "1": True, "true": True, "on": True, "0": False, "false": False}
+    words |= {"off": False}
+    if value.lower() not in words:
         raise UsageError(f"--strategy: {key}={value}: give 1 or 0")
-    return known[value.lower()]
+    return words[value.lower()]
 
 
 def _recompute(value: str) -> dict[str, Any]:

@@ -217,9 +217,11 @@ def _taking_turns(
 
 def computing_layers(model: Model, layers: tuple[int, ...]) -> tuple[int, int]:
     """Of these layers the dense ones and those with experts, without no-ops."""
-    found = [layer for layer in layers if layer not in model.noop_layers and layer < model.layers]
-    mixed = sum(has_experts(model, layer) for layer in found)
-    return len(found) - mixed, mixed
+    computing = [
+        layer for layer in layers if layer not in model.noop_layers and layer < model.layers
+    ]
+    mixed = sum(has_experts(model, layer) for layer in computing)
+    return len(computing) - mixed, mixed
 
 
 def _cut(layers: int, pieces: int) -> list[tuple[int, ...]]:

@@ -75,13 +75,13 @@ def called_ns(con: duckdb.DuckDBPyConnection, run: str, capture: str, ops: Opera
     """When the operator of each operation's kernel began, on its rank's clock; -1: unknown."""
     calls = store.frame(con.sql(_CALLS, params=[run, capture]))
     ranks = pl.Series(ops.ranks, dtype=pl.Int32)[ops.rank]
-    asked = pl.DataFrame({"rank": ranks, "connection_id": ops.names["connection_id"]})
-    joined = asked.join(
+    launches = pl.DataFrame({"rank": ranks, "connection_id": ops.names["connection_id"]})
+    rows = launches.join(
         calls.with_columns(pl.col("rank").cast(pl.Int32)), on=["rank", "connection_id"],
         how="left", maintain_order="left",
     )  # fmt: skip
-    found: NDArray[np.int64] = joined["called_ns"].fill_null(-1).to_numpy()
-    return found
+    times_ns: NDArray[np.int64] = rows["called_ns"].fill_null(-1).to_numpy()
+    return times_ns
 
 
 def layer_halves(
@@ -89,47 +89,47 @@ def layer_halves(
     run: str,
     capture: str,
     ops: Operations,
-    seen: Sequence[Look],
+    looks: Sequence[Look],
     places: int,
 ) -> list[Half]:
     """Halves of the layers of each place, whole layers where nothing tells the halves apart. Raises
     CannotAnswer where no layers or no blocks of memory are told."""
-    told = layers_of(ops, seen, "F", places)
-    backward = layers_of(ops, seen, "BW", places)
-    if told is None or not all(any(are_layers) for _, are_layers, _ in told):
+    forward = layers_of(ops, looks, "F", places)
+    backward = layers_of(ops, looks, "BW", places)
+    if forward is None or not all(any(are_layers) for _, are_layers, _ in forward):
         raise CannotAnswer(Message("the layers of the model were not told apart in the passes"))
     calls = called_ns(con, run, capture, ops)
-    cuts = _cut(ops, told)
-    taken, kept = [], []
-    for bounds, are_layers, alike in told:
+    cuts = _cut(ops, forward)
+    times_here, bytes_kept = [], []
+    for bounds, are_layers, alike in forward:
         starts = _starts(bounds, are_layers, cuts)
         times, sizes = [], []
         for one in alike:
             times.append(_times(ops, one, starts, len(cuts)))
             held = _kept_bytes(con, run, capture, one, ops, calls, starts)
             sizes.append(held.reshape(-1, len(cuts), 2))
-        taken.append(np.stack(times))
-        kept.append(np.stack(sizes))
-    usual = np.nanmean(np.concatenate([one.reshape(-1, len(cuts)) for one in taken]), axis=0)
+        times_here.append(np.stack(times))
+        bytes_kept.append(np.stack(sizes))
+    usual = np.nanmean(np.concatenate([one.reshape(-1, len(cuts)) for one in times_here]), axis=0)
     names = (LAYER,) if len(cuts) == 1 else (ATTENTION, FFN)
-    found = []
+    halves = []
     for place in range(places):
-        alike = told[place][2]
+        alike = forward[place][2]
         pass_ns = float(np.mean([one.end - one.start for one in alike]))
-        layers = taken[place].shape[1]
+        layers = times_here[place].shape[1]
         for at, name in enumerate(names):
-            own = taken[place][:, :, at]
+            own = times_here[place][:, :, at]
             forward_ns = float(usual[at] if np.isnan(own).all() else np.nanmean(own))
-            held = kept[place][:, :, at].mean(axis=0).T.tolist()
-            found.append(Half(place, name, forward_ns, _backward_ns(backward, place, layers),
+            held = bytes_kept[place][:, :, at].mean(axis=0).T.tolist()
+            halves.append(Half(place, name, forward_ns, _backward_ns(backward, place, layers),
                               tuple(held[0]), tuple(held[1]), pass_ns))  # fmt: skip
-    return found
+    return halves
 
 
-def _cut(ops: Operations, told: Sequence[tuple[list[int], list[bool], list[Look]]]) -> list[int]:
+def _cut(ops: Operations, layers: Sequence[tuple[list[int], list[bool], list[Look]]]) -> list[int]:
     """Where halves begin among the kernels of a layer: the second at the first norm behind the
     attention; the layer as a whole where there is none."""
-    for bounds, are_layers, alike in told:
+    for bounds, are_layers, alike in layers:
         for at, is_layer in enumerate(are_layers):
             if is_layer:
                 ends = [*bounds[1:], len(alike[0].kernels)]
@@ -160,11 +160,11 @@ def _times(
 ) -> NDArray[np.float64]:
     """Layers x halves; NaN of what ends with the pass, as what it exchanges last is not seen."""
     start = ops.start[one.kernels]
-    found = [np.nan if end is None else float(start[end] - start[begin]) for begin, end in edges]
-    if len(found) <= halves:
-        found = [float((one.end if end is None else start[end]) - start[begin])
+    times = [np.nan if end is None else float(start[end] - start[begin]) for begin, end in edges]
+    if len(times) <= halves:
+        times = [float((one.end if end is None else start[end]) - start[begin])
                  for begin, end in edges]  # fmt: skip
-    return np.array(found).reshape(-1, halves)
+    return np.array(times).reshape(-1, halves)
 
 
 def _kept_bytes(
@@ -199,19 +199,19 @@ def _kept_bytes(
     behind = int(np.searchsorted(every, own.max(), "right"))
     end = int(every[behind]) if behind < len(every) else np.iinfo(np.int64).max
     allocated, released, size = (rows[name].to_numpy() for name in rows.columns)
-    found = []
+    sizes = []
     for first, after in edges:
         until = end if after is None else own[after]
         low, high = np.searchsorted(allocated, (own[first], until))
         mine = size[low:high][released[low:high] > end]
-        found.append((float(mine.sum()), float(mine[-1]) if len(mine) else 0.0))
-    return np.array(found)
+        sizes.append((float(mine.sum()), float(mine[-1]) if len(mine) else 0.0))
+    return np.array(sizes)
 
 
 def _backward_ns(
-    told: Sequence[tuple[list[int], list[bool], list[Look]]] | None, place: int, layers: int
+    cuts: Sequence[tuple[list[int], list[bool], list[Look]]] | None, place: int, layers: int
 ) -> float:
     """What a layer's backward takes at a place, as a share of its passes; 0: not told."""
-    if told is None:
+    if cuts is None:
         return 0.0
-    return float(np.mean([one.end - one.start for one in told[place][2]])) / layers
+    return float(np.mean([one.end - one.start for one in cuts[place][2]])) / layers

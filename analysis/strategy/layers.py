@@ -62,14 +62,14 @@ def attention_matmuls(job: Job) -> list[Matmul]:
         columns = heads / job.tp * d_qk + 2 * kv_heads(job) * d_qk
         return [Matmul(t, h, columns), Matmul(t, heads / job.tp * d_v, h)]
     latent, queries = attention, heads * d_qk / job.tp
-    found = [
+    matmuls = [
         Matmul(t, h, latent.kv_lora_rank + latent.qk_rope_head_dim),
         Matmul(t, latent.kv_lora_rank, heads * (latent.qk_nope_head_dim + d_v) / job.tp),
         Matmul(t, heads * d_v / job.tp, h),
     ]
     if latent.q_lora_rank is None:
-        return [Matmul(t, h, queries), *found]
-    return [Matmul(t, h, latent.q_lora_rank), Matmul(t, latent.q_lora_rank, queries), *found]
+        return [Matmul(t, h, queries), *matmuls]
+    return [Matmul(t, h, latent.q_lora_rank), Matmul(t, latent.q_lora_rank, queries), *matmuls]
 
 
 def ffn_matmuls(job: Job, size: Number) -> list[Matmul]:
@@ -113,13 +113,13 @@ def expert_matmuls(job: Job, constants: Constants) -> list[Matmul]:
     local = np.maximum(experts.routed / job.ep, 1.0)
     rows, size = routed_tokens(job, constants) / local, experts.ffn_size / job.expert_tp
     router_rows = job.tokens / np.where(job.sequence_parallel, job.tp, 1.0)
-    found = [
+    matmuls = [
         Matmul(rows, h, up * size, local, True),
         Matmul(rows, size, h, local, True),
         Matmul(router_rows, h, experts.routed),
     ]
     shared = shared_size(experts)
-    return [*found, *ffn_matmuls(job, shared)] if shared else found
+    return [*matmuls, *ffn_matmuls(job, shared)] if shared else matmuls
 
 
 def layer_weights(job: Job, mixed: bool) -> Weights:
@@ -153,7 +153,7 @@ def embedding_weights(job: Job) -> Number:
 
 def most_of(values: list[Number]) -> Number:
     """The largest value, for each strategy."""
-    found: Number = 0.0
+    most: Number = 0.0
     for value in values:
-        found = np.maximum(found, value)
-    return found
+        most = np.maximum(most, value)
+    return most

@@ -94,16 +94,18 @@ def plannable(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Plannable:
     """Of a recognised pipeline, or of a job with one stage. Raises CannotAnswer."""
     job = ready(con, pipeline) if pipeline.stages > 1 else _one_stage(con, pipeline)
     ops, run, capture = pipeline.ops, pipeline.run, pipeline.capture
-    found = job.measured
-    route = found.made.schedule.routes[0]
+    measures = job.measured
+    route = measures.made.schedule.routes[0]
     passes = pipeline.passes if pipeline.stages > 1 else _number_passes(pipeline)
     levels, outside, unused = _levels(con, pipeline, job)
     held = list[Held]()
     for at in range(min(_FULLEST, max(map(len, levels)))):
         ranks = [own[min(at, len(own) - 1)] for own in levels]
-        seen = looks(ops, passes.filter(pl.col("rank").is_in([rank for rank, _ in ranks])), route)
+        kernels_of_passes = looks(
+            ops, passes.filter(pl.col("rank").is_in([rank for rank, _ in ranks])), route
+        )
         try:
-            halves = tuple(layer_halves(con, run, capture, ops, seen, found.places))
+            halves = tuple(layer_halves(con, run, capture, ops, kernels_of_passes, measures.places))
         except CannotAnswer:
             if not held:
                 raise
@@ -174,7 +176,7 @@ def _levels(
     return levels, tuple(every_outside), tuple(every_unused)
 
 
-def plan_notes(found: pl.DataFrame) -> list[str]:
+def plan_notes(rows: pl.DataFrame) -> list[str]:
     """What to know beside the rows of the metric."""
     notes: list[str] = [
         Message(
@@ -182,14 +184,14 @@ def plan_notes(found: pl.DataFrame) -> list[str]:
             " buffers come on top; layers that are not told apart as repeated stay as they are"
         )
     ]
-    if "swap" in found["action"].to_list():
+    if "swap" in rows["action"].to_list():
         notes.append(
             Message(
                 "swaps are priced by a usual speed of the way to the host, not by a measured one:"
                 " --no-swap leaves them out"
             )
         )
-    if stages := found.filter(action="impossible")["stage"].to_list():
+    if stages := rows.filter(action="impossible")["stage"].to_list():
         notes.append(
             Message(
                 "stages {stages} do not fit with all layers recomputed or swapped: cut the job into"
@@ -204,12 +206,12 @@ def cheapest_decisions(
     plannable: Plannable, budget_bytes: float, constants: Constants, *, swaps: bool = True
 ) -> list[list[Decision] | None]:
     """By stage the cheapest decisions that fit; None where all together do not."""
-    found = plannable.job.measured
-    routes = found.made.schedule.routes
+    passes = plannable.job.measured
+    routes = passes.made.schedule.routes
     return [
         _of_device(plannable, device, budget_bytes, constants, swaps=swaps,
                    places=[at for at, (on, _) in enumerate(routes[0]) if on == device])
-        for device in range(found.devices)
+        for device in range(passes.devices)
     ]  # fmt: skip
 
 
@@ -224,11 +226,11 @@ def _of_device(
         return None
     flight = _in_flight(plannable, device)
     halves = [one for one in plannable.halves if one.place in places]
-    asked, choices = list[Decision](), list[Choice]()
+    decisions, choices = list[Decision](), list[Choice]()
     for half in halves:
         saved = half.away_bytes(half.layers) / half.layers * flight[half.place]
         for action in ("recompute", "swap") if swaps else ("recompute",):
-            asked.append(Decision(half.place, half.name, action, 0))
+            decisions.append(Decision(half.place, half.name, action, 0))
             choices.append(_choice(plannable, half, action, constants, saved))
     needed = peak - budget_bytes
     for _ in range(_ROUNDS):
@@ -236,7 +238,7 @@ def _of_device(
         if layers is None:
             return None
         plan = [Decision(one.place, one.half, one.action, count)
-                for one, count in zip(asked, layers, strict=True) if count]  # fmt: skip
+                for one, count in zip(decisions, layers, strict=True) if count]  # fmt: skip
         over = peak_bytes(plannable, device, plan) - budget_bytes
         if over <= 0:
             return plan
@@ -282,12 +284,12 @@ def _in_flight(plannable: Plannable, device: int) -> dict[int, int]:
     """Micro-batches that each place of a device holds when it holds most."""
     route = plannable.job.measured.made.schedule.routes[0]
     sizes = _sizes(plannable, plannable.halves, ())
-    found = {}
+    counts = {}
     for place, (on, chunk) in enumerate(route):
         if on == device:
             alone = {one: 1 if one == chunk else 0 for one in sizes[device]}
-            found[place] = int(held_at_most(_spans(plannable)[device], alone))
-    return found
+            counts[place] = int(held_at_most(_spans(plannable)[device], alone))
+    return counts
 
 
 def _spans(plannable: Plannable) -> list[list[Span]]:
@@ -299,13 +301,13 @@ def _sizes(
 ) -> list[dict[int, float]]:
     """By device and chunk what a micro-batch keeps of its layers."""
     route = plannable.job.measured.made.schedule.routes[0]
-    found: list[dict[int, float]] = [{} for _ in range(plannable.job.measured.devices)]
+    sizes: list[dict[int, float]] = [{} for _ in range(plannable.job.measured.devices)]
     for half in halves:
         device, chunk = route[half.place]
         away = sum(one.layers for one in plan if (one.place, one.half) == (half.place, half.name))
-        kept = sum(half.kept_bytes) - half.away_bytes(away)
-        found[device][chunk] = found[device].get(chunk, 0.0) + kept
-    return found
+        bytes_here = sum(half.kept_bytes) - half.away_bytes(away)
+        sizes[device][chunk] = sizes[device].get(chunk, 0.0) + bytes_here
+    return sizes
 
 
 def peak_bytes(plannable: Plannable, device: int, plan: Sequence[Decision]) -> float:
@@ -318,7 +320,8 @@ def peak_bytes(plannable: Plannable, device: int, plan: Sequence[Decision]) -> f
     most = plannable.outside_bytes[device]
     for one in plannable.held:
         before, after = (
-            held_at_most(spans, _sizes(plannable, one.halves, said)[device]) for said in ((), plan)
+            held_at_most(spans, _sizes(plannable, one.halves, decision)[device])
+            for decision in ((), plan)
         )
         again = max((_again_bytes(one.halves, place, plan) for place in places), default=0.0)
         most = max(most, one.inside_bytes[device] - float(before - after) + again)
@@ -333,9 +336,9 @@ def _again_bytes(every: Sequence[Half], place: int, plan: Sequence[Decision]) ->
     parts = []
     for layer in reversed(range(halves[0].layers)):
         for half in reversed(halves):
-            kept, stays = half.kept_bytes[layer], half.stays_bytes[layer]
+            bytes_here, stays = half.kept_bytes[layer], half.stays_bytes[layer]
             is_away = (half.name, layer) in away
-            parts.append((kept - stays, stays) if is_away else (0.0, kept))
+            parts.append((bytes_here - stays, stays) if is_away else (0.0, bytes_here))
     return most_back_bytes(parts)
 
 
@@ -344,22 +347,22 @@ def longer(
 ) -> tuple[Times, Times]:
     """Lengths of the pipelines of each step as they ran and with a plan, both executed."""
     job = plannable.job
-    found, made = job.measured, job.measured.made
-    forward = found.alone_ns["F"]
-    by_place = np.zeros((found.places, forward.shape[2]))
+    passes, graph = job.measured, job.measured.made
+    forward = passes.alone_ns["F"]
+    by_place = np.zeros((passes.places, forward.shape[2]))
     for one, half, lost_ns in _lost_ns(plannable, plan, constants):
         ratio = np.nanmean(forward[one.place], axis=0) / half.pass_ns
         if one.action != "recompute":
             ratio = np.ones_like(ratio)
         by_place[one.place] += lost_ns * ratio
-    place_of = {place: at for route in made.schedule.routes for at, place in enumerate(route)}
+    place_of = {place: at for route in graph.schedule.routes for at, place in enumerate(route)}
     usual = job.factual.durations_ns.copy()
-    for at, (device, entry) in enumerate(made.entries):
+    for at, (device, entry) in enumerate(graph.entries):
         for part in entry:
             if part.kind in ("B", "BW"):
                 usual[at] += by_place[place_of[device, part.chunk]]
-    lengths = found.lengths(made, usual)[1]
-    return found.by_step(job.factual.lengths_ns), found.by_step(lengths)
+    lengths = passes.lengths(graph, usual)[1]
+    return passes.by_step(job.factual.lengths_ns), passes.by_step(lengths)
 
 
 # metric: measured_memory_plan

@@ -80,14 +80,14 @@ def layer_input_bytes(job: Job) -> Number:
 
 def kept_activations(job: Job, mixed: bool) -> tuple[Number, Number]:
     """The same of attention with both norms, and of the feed-forward network, by the rules."""
-    model, told = job.model, job.software
-    size = np.where(told.is_single, FP32_BYTES, BF16_BYTES)
+    model, software = job.model, job.software
+    size = np.where(software.is_single, FP32_BYTES, BF16_BYTES)
     split = np.where(job.sequence_parallel, job.tp, 1.0)
     heads, d_qk, d_v = query_sizes(model)
     heads = heads / job.tp
     if isinstance(model.attention, GroupedQueries):
         inner: Number = (heads + 2 * kv_heads(job)) * d_qk
-        if not told.fused_rope:
+        if not software.fused_rope:
             inner = inner + (heads + kv_heads(job)) * d_qk
     else:
         low = model.attention.kv_lora_rank + (model.attention.q_lora_rank or 0)
@@ -96,15 +96,15 @@ def kept_activations(job: Job, mixed: bool) -> tuple[Number, Number]:
         inner = 2 * low + heads * (2 * d_qk + d_v) * (1.0 + up / 2)
     of_attention = job.tokens * (size * (4 * model.hidden_size / split + inner + heads * d_v))
     of_attention = of_attention + job.tokens * heads * _STATISTICS_BYTES
-    if not told.flash_attention:
+    if not software.flash_attention:
         scores = job.micro_batch * heads * (job.sequence_length / job.cp) * job.sequence_length
         of_attention = of_attention + scores * (2 * size + 1)
-    if told.alibi:
+    if software.alibi:
         scores = job.micro_batch * heads * (job.sequence_length / job.cp) * job.sequence_length
         of_attention = of_attention + scores * size
-    if not told.fused_norm:
+    if not software.fused_norm:
         of_attention = of_attention + job.tokens * 4 * model.hidden_size / split * FP32_BYTES
-    if told.swap_attention:
+    if software.swap_attention:
         of_attention = of_attention - job.tokens * heads * d_v * size
     per_unit = _kept_per_unit(job)
     experts = model.experts
@@ -116,9 +116,9 @@ def kept_activations(job: Job, mixed: bool) -> tuple[Number, Number]:
     up, h = float(ffn_matrices(model) - 1), model.hidden_size
     units, copies = ((per_unit, 3.0), (up, 1.0), (0.0, 0.0))[job.recompute.experts]
     of_experts = rows * size * (units * experts.ffn_size / job.expert_tp + copies * h)
-    if told.dispatcher == "allgather":
-        gathered = job.tokens * job.ep * model.hidden_size * size
-        of_experts = of_experts + gathered
+    if software.dispatcher == "allgather":
+        exchange_bytes = job.tokens * job.ep * model.hidden_size * size
+        of_experts = of_experts + exchange_bytes
     shared = size * per_unit * shared_size(experts) / job.tp * job.tokens
     scores = job.tokens / split * experts.routed * FP32_BYTES * 2
     return of_attention, of_experts + shared + scores
@@ -150,11 +150,11 @@ def recomputed_share(job: Job, stage: int) -> Number:
     """Share of a stage's layers whose forward is computed again."""
     chunks = job.stages[stage]
     layers = sum(len(chunk) for chunk in chunks)
-    told = job.recompute.full_layers
-    if told is None or not layers:
+    layer_count = job.recompute.full_layers
+    if layer_count is None or not layers:
         return 1.0
     times = 1 if job.recompute.counts_rank else len(chunks)
-    return np.minimum(1.0, np.asarray(told) * times / layers)
+    return np.minimum(1.0, np.asarray(layer_count) * times / layers)
 
 
 def has_head(job: Job, stage: int) -> bool:
@@ -196,28 +196,30 @@ def stage_weights(job: Job, stage: int) -> tuple[Number, Number, Number]:
 
 
 def _of_stage(job: Job, constants: Constants, stage: int) -> StageMemory:
-    told, model = job.software, job.model
+    software, model = job.software, job.model
     dense, experts, largest = stage_weights(job, stage)
     both = dense + experts
-    weight = FP32_BYTES if told.is_single else BF16_BYTES
-    gradient = BF16_BYTES if told.is_half else FP32_BYTES
+    weight = FP32_BYTES if software.is_single else BF16_BYTES
+    gradient = BF16_BYTES if software.is_half else FP32_BYTES
     in_shards = dense / job.shards + experts / job.expert_shards
-    master = 0.0 if told.is_single else 8.0 if told.is_half else 4.0
-    if told.reuse_fp32:
+    master = 0.0 if software.is_single else 8.0 if software.is_half else 4.0
+    if software.reuse_fp32:
         master -= 2.0
     masters, moments = master * in_shards, 8.0 * in_shards
-    if told.swap_optimizer:
+    if software.swap_optimizer:
         masters, moments = 0.0 * in_shards, 0.0 * in_shards
     weights, gradients = weight * both, gradient * both
-    if told.training != "full":
+    if software.training != "full":
         adapted = _adapter_parameters(job, stage)
         embeddings = int(stage == 0 or has_head(job, stage))
-        kept = embeddings * (dense - _matrices(job, stage))
-        quantised = told.training == "qlora"
-        weights = np.where(quantised, 2 * kept + _QUANTISED_BYTES * (both - kept), 2 * both)
+        bytes_here = embeddings * (dense - _matrices(job, stage))
+        quantised = software.training == "qlora"
+        weights = np.where(
+            quantised, 2 * bytes_here + _QUANTISED_BYTES * (both - bytes_here), 2 * both
+        )
         gradients, masters, moments = 4.0 * adapted, 6.0 * adapted, 8.0 * adapted
         largest = np.minimum(largest, adapted)
-    if told.reference_model:
+    if software.reference_model:
         weights = weights + np.where(job.distributed_optimizer, 2.0, 6.0) * both
     hidden = job.tokens * model.hidden_size * weight
     hidden = hidden / np.where(job.sequence_parallel, job.tp, 1.0)
@@ -241,14 +243,14 @@ def _of_stage(job: Job, constants: Constants, stage: int) -> StageMemory:
 
 def _residues(job: Job, constants: Constants, stage: int) -> Number:
     """What stays after a step although nobody needs it: tensors held by caches of operators."""
-    told = job.software
+    software = job.software
     left: Number = 0.0
-    if told.fused_overlap and job.pp == 1:
+    if software.fused_overlap and job.pp == 1:
         logits = job.tokens * job.model.vocabulary_size / job.tp
         layers = sum(len(chunk) for chunk in job.stages[stage])
-        kept = logits * (FP32_BYTES + BF16_BYTES) + layers * constants["overlap_layer_bytes"]
-        left = np.where(np.asarray(job.tp) > 1, left + kept, left)
-    if told.sparse_index_keys:
+        bytes_here = logits * (FP32_BYTES + BF16_BYTES) + layers * constants["overlap_layer_bytes"]
+        left = np.where(np.asarray(job.tp) > 1, left + bytes_here, left)
+    if software.sparse_index_keys:
         heads = query_sizes(job.model)[0] / job.tp
         left = left + heads * job.micro_batch * job.sequence_length**2 * BF16_BYTES
     return left
@@ -264,9 +266,9 @@ def _activations(job: Job, constants: Constants, stage: int) -> tuple[Number, Nu
     largest: Number = 0.0
     for number, is_mixed in ((dense, False), (mixed, True)):
         if number:
-            kept = layer_activations(job, is_mixed)
+            bytes_here = layer_activations(job, is_mixed)
             saved = (
-                (kept - hidden)
+                (bytes_here - hidden)
                 * share
                 * number
                 * np.where(
@@ -275,8 +277,8 @@ def _activations(job: Job, constants: Constants, stage: int) -> tuple[Number, Nu
                     flight,
                 )
             )
-            total = total + number * kept * flight - saved
-            largest = np.maximum(largest, kept)
+            total = total + number * bytes_here * flight - saved
+            largest = np.maximum(largest, bytes_here)
     recomputed = largest * share
     projections = [one.inner * one.columns for one in attention_matmuls(job)]
     widest = most_of(projections)
@@ -302,12 +304,12 @@ def _update_temporary(job: Job, largest: Number) -> Number:
 
 def _matrices(job: Job, stage: int) -> Number:
     """Dense parameters of the stage's layers: those that adapters stand beside."""
-    found: Number = 0.0
+    size_bytes: Number = 0.0
     for chunk in job.stages[stage]:
         for number, mixed in zip(computing_layers(job.model, chunk), (False, True), strict=True):
             if number:
-                found = found + number * layer_weights(job, mixed).dense
-    return found
+                size_bytes = size_bytes + number * layer_weights(job, mixed).dense
+    return size_bytes
 
 
 def _adapter_parameters(job: Job, stage: int) -> Number:

@@ -110,7 +110,7 @@ def cheapest(choices: Sequence[Choice], needed_bytes: float) -> tuple[int, ...] 
     lost = np.array([*(choice.lost_s for choice in choices), *(more_s for _, _, more_s in pairs)])
     scale = float(lost.max()) or 1.0
     counts = [choice.layers for choice in choices]
-    found = milp(
+    solution = milp(
         lost / scale,
         integrality=np.ones(len(lost), dtype=np.int64),
         bounds=Bounds(0, [*counts, *(counts[at] for at, _, _ in pairs)]),
@@ -121,9 +121,9 @@ def cheapest(choices: Sequence[Choice], needed_bytes: float) -> tuple[int, ...] 
         ],
         options={"mip_rel_gap": 0.0},
     )
-    if found.x is None:
+    if solution.x is None:
         return None
-    return tuple(round(layers) for layers in found.x[: len(choices)])
+    return tuple(round(layers) for layers in solution.x[: len(choices)])
 
 
 def choices_of_stage(job: Job, stage: int, constants: Constants) -> list[Choice]:
@@ -132,33 +132,35 @@ def choices_of_stage(job: Job, stage: int, constants: Constants) -> list[Choice]
     flight = float(live_chunks(job, stage)) / max(1, len(job.stages[stage]))
     micro_batches = float(job.micro_batches)
     entry = float(layer_input_bytes(job))
-    found = []
+    choices = []
     for mixed, layers in enumerate(layers_with_mtp(job, stage)):
         if not layers:
             continue
         name = _KINDS[mixed]
-        kept = [float(each) for each in kept_activations(job, bool(mixed))]
+        each_bytes = [float(each) for each in kept_activations(job, bool(mixed))]
         forward = [float(each) for each in layer_forward(job, constants, bool(mixed))]
         helds = [f"{name} {part}" for part in ("attention", "ffn")]
         # Of attention what goes in stays, and what the other half begins with, which it keeps.
-        for held, kept_bytes, entries, seconds in zip(helds, kept, (2, 0), forward, strict=True):
+        for held, kept_bytes, entries, seconds in zip(
+            helds, each_bytes, (2, 0), forward, strict=True
+        ):
             back = max(0.0, kept_bytes - entries * entry)
-            found.append(
+            choices.append(
                 Choice(held, "recompute", (held,), layers, back * flight, seconds * micro_batches,
                        back_bytes=back)
             )  # fmt: skip
             moved_s = _SWAP_WAYS * kept_bytes / constants["host_bytes_per_s"] * micro_batches
             hidden_s = 3.0 * sum(forward) * micro_batches
-            found.append(
+            choices.append(
                 Choice(held, "swap", (held,), layers, kept_bytes * flight,
                        swap_lost_s(moved_s, hidden_s), name, moved_s, hidden_s, kept_bytes)
             )  # fmt: skip
-        back = max(0.0, sum(kept) - entry)
-        found.append(
+        back = max(0.0, sum(each_bytes) - entry)
+        choices.append(
             Choice(f"{name} layer", "recompute", (*helds,), layers, back * flight,
                    sum(forward) * micro_batches, back_bytes=back)
         )  # fmt: skip
-    return found
+    return choices
 
 
 def _backward(
@@ -166,7 +168,7 @@ def _backward(
 ) -> Iterator[tuple[float, float]]:
     """Parts of a stage's layers of one kind, the last first: bytes that come back, and bytes that
     were held all the time. What is decided is of the first layers, whole ones before halves."""
-    kept = [float(each) for each in kept_activations(job, mixed)]
+    each_bytes = [float(each) for each in kept_activations(job, mixed)]
     name = _KINDS[mixed]
     helds = [f"{name} attention", f"{name} ffn"]
     mine = [(one, count) for one, count in zip(choices, counts, strict=True)
@@ -179,9 +181,9 @@ def _backward(
         done[held] = [one for one, count in of_half for _ in range(count)]
     for layer in reversed(range(whole.layers)):
         if layer < len(done[helds[0]]) and done[helds[0]][layer] is whole:
-            yield whole.back_bytes, sum(kept) - whole.back_bytes
+            yield whole.back_bytes, sum(each_bytes) - whole.back_bytes
             continue
-        for held, kept_bytes in reversed([*zip(helds, kept, strict=True)]):
+        for held, kept_bytes in reversed([*zip(helds, each_bytes, strict=True)]):
             there = done[held]
             back = there[layer].back_bytes if layer < len(there) else 0.0
             yield back, kept_bytes - back
@@ -217,7 +219,7 @@ def fitting(
     missing = float(memory.peak_bytes) - budget_bytes
     if missing <= 0:
         return (0,) * len(choices)
-    found = []
+    selections = []
     for back in sorted({0.0, *(one.back_bytes for one in choices)}):
         tried = [
             one if one.back_bytes <= back else replace(one, layers=0 if back else one.layers - 1)
@@ -225,8 +227,8 @@ def fitting(
         ]
         layers = cheapest(tried, missing + _beside_logits(memory, back))
         if layers and peak_bytes(job, memory, choices, layers) <= budget_bytes:
-            found.append((sum(lost_s(choices, layers)), layers))
-    return min(found)[1] if found else None
+            selections.append((sum(lost_s(choices, layers)), layers))
+    return min(selections)[1] if selections else None
 
 
 # metric: memory_plan
@@ -250,11 +252,11 @@ def fitting(
 #   budget_bytes  bigint   what the peak may be
 def memory_plan(job: Job, budget_bytes: float, constants: Constants | None = None) -> pl.DataFrame:
     """The rows of the metric, in the order of stages."""
-    chosen = constants or default_constants()
+    values = constants or default_constants()
     rows: list[dict[str, object]] = []
-    for stage, memory in enumerate(stage_memory(job, chosen)):
+    for stage, memory in enumerate(stage_memory(job, values)):
         peak = float(memory.peak_bytes)
-        choices = choices_of_stage(job, stage, chosen)
+        choices = choices_of_stage(job, stage, values)
         layers = fitting(job, memory, choices, budget_bytes)
         base: dict[str, object] = {"stage": stage, "budget_bytes": int(budget_bytes)}
         if layers is None or not any(layers):

@@ -14,7 +14,7 @@ _GIB = 2.0**30
 
 def prediction_notes(job: Job, prediction: Prediction, *, is_calibrated: bool = False) -> list[str]:
     """What does not fit and by how much, which runs the intervals are from, how MFU counts."""
-    found: list[str] = []
+    notes: list[str] = []
     missing = prediction.peak_bytes.predicted - job.machine.memory_bytes
     if missing > 0:
         stages = [
@@ -22,7 +22,7 @@ def prediction_notes(job: Job, prediction: Prediction, *, is_calibrated: bool = 
             for number, stage in enumerate(prediction.stages)
             if float(stage.peak_bytes) > job.machine.memory_bytes
         ]
-        found.append(
+        notes.append(
             Message(
                 "does not fit: {missing} GiB more than the {memory} GiB of the chip on stages"
                 " {stages}",
@@ -32,13 +32,13 @@ def prediction_notes(job: Job, prediction: Prediction, *, is_calibrated: bool = 
             )
         )
     elif prediction.peak_bytes.high > job.machine.memory_bytes:
-        found.append(
+        notes.append(
             Message(
                 "may not fit: the interval of the peak reaches beyond the {memory} GiB of the chip",
                 memory=f"{job.machine.memory_bytes / _GIB:.0f}",
             )
         )
-    found.append(
+    notes.append(
         Message(
             "intervals hold about 9 of 10 of the measured runs ({kind}) that they were made from,"
             " and fewer of other models (docs/strategy.md); that of later peaks is the one of first"
@@ -48,12 +48,12 @@ def prediction_notes(job: Job, prediction: Prediction, *, is_calibrated: bool = 
         )
     )
     if is_calibrated:
-        found.append(
+        notes.append(
             Message(
                 "intervals are those of the built-in constants: nothing is known of calibrated ones"
             )
         )
-    found.append(
+    notes.append(
         Message(
             "MFU counts {attention} attention, backward = 2 forward, nothing recomputed,"
             " against {peak} TFLOP/s",
@@ -61,25 +61,25 @@ def prediction_notes(job: Job, prediction: Prediction, *, is_calibrated: bool = 
             peak=f"{job.machine.peak_flops_per_s / 1e12:.1f}",
         )
     )
-    return found
+    return notes
 
 
-def search_notes(found: pl.DataFrame, changes: pl.DataFrame) -> list[str]:
+def search_notes(strategies: pl.DataFrame, changes: pl.DataFrame) -> list[str]:
     """How many were searched, and what would change the order."""
     notes: list[str] = [
         Message(
             "{fitting} of {all} strategies leave a tenth of the memory free; each step is off by"
             " what `npuscope predict` says, so that near ones are equals",
-            fitting=len(found.filter("fits")),
-            all=len(found),
+            fitting=len(strategies.filter("fits")),
+            all=len(strategies),
         )
     ]
-    if not found["fits"].any():
+    if not strategies["fits"].any():
         notes.append(
             Message(
                 "none fits: the one that lacks least needs {peak} GiB; give more NPUs, shorter"
                 " sequences or a smaller model",
-                peak=f"{found.row(0, named=True)['peak_bytes'] / 2**30:.1f}",
+                peak=f"{strategies.row(0, named=True)['peak_bytes'] / 2**30:.1f}",
             )
         )
     if len(changes):
@@ -94,9 +94,9 @@ def search_notes(found: pl.DataFrame, changes: pl.DataFrame) -> list[str]:
     return notes
 
 
-def plan_notes(found: pl.DataFrame) -> list[str]:
+def plan_notes(plans: pl.DataFrame) -> list[str]:
     """Which stages cannot be made to fit."""
-    stages = found.filter(pl.col("action") == "impossible")["stage"].to_list()
+    stages = plans.filter(pl.col("action") == "impossible")["stage"].to_list()
     notes: list[str] = [
         Message("times lost are predicted; stages beside the slowest may hide them in its shadow")
     ]

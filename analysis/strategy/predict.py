@@ -50,9 +50,9 @@ class Prediction:
 
 def predict(job: Job, constants: Constants | None = None) -> Prediction:
     """Time and memory of one job."""
-    chosen = constants or default_constants()
-    parts = {name: float(seconds) for name, seconds in step_parts(job, chosen).items()}
-    stages = tuple(stage_memory(job, chosen))
+    values = constants or default_constants()
+    parts = {name: float(seconds) for name, seconds in step_parts(job, values).items()}
+    stages = tuple(stage_memory(job, values))
     step = sum(parts.values())
     tokens = float(job.global_batch) * job.sequence_length / step
     flops = float(
@@ -108,16 +108,16 @@ def predict_records(
 ) -> dict[str, dict[str, float]]:
     """Predictions by id, as `strategy_runs/score.py` reads them: ms of a step, MB (2^20 bytes) of
     the first step's peak and of what stays, tokens/s of a rank."""
-    found = {}
+    predictions = {}
     for record in records:
         one = predict(job_of_record(record), constants)
-        found[str(record.get("id"))] = {
+        predictions[str(record.get("id"))] = {
             "ms": one.step_s.predicted * 1e3,
             "mb": one.first_peak_bytes.predicted / MIB,
             "mb_alloc": one.allocated_bytes.predicted / MIB,
             "tokens_per_s_per_npu": one.tokens_per_s_per_rank.predicted,
         }
-    return found
+    return predictions
 
 
 # metric: predict

@@ -25,7 +25,7 @@ _MOST_LETTERS = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """A search: rows of the metrics `search` and `search_sensitivity`; what was asked, by name
     (model, chip, cluster, only); the memory that a strategy may take."""
 
@@ -43,19 +43,21 @@ class _Beside(msgspec.Struct):
     sensitivity: list[dict[str, str | float | int]]
 
 
-def found_parquet(found: Found) -> memoryview:
+def found_parquet(strategies: SearchResult) -> memoryview:
     """The strategies as a Parquet file, everything else in its metadata."""
-    beside = _Beside(dict(found.asked), found.budget_bytes or 0, found.sensitivity.to_dicts())
+    beside = _Beside(
+        dict(strategies.asked), strategies.budget_bytes or 0, strategies.sensitivity.to_dicts()
+    )
     file = BytesIO()
-    found.strategies.write_parquet(file, metadata={_KEY: msgspec.json.encode(beside).decode()})
+    strategies.strategies.write_parquet(file, metadata={_KEY: msgspec.json.encode(beside).decode()})
     return file.getbuffer()
 
 
-def read_found(path: Path) -> Found:
+def read_found(path: Path) -> SearchResult:
     """A search that was written. Raises UsageError for another file."""
     try:
         strategies = pl.read_parquet(path)
-        told = pl.read_parquet_metadata(path).get(_KEY, "")
+        text = pl.read_parquet_metadata(path).get(_KEY, "")
     except (OSError, pl.exceptions.PolarsError) as error:
         raise UsageError(
             Message(
@@ -66,7 +68,7 @@ def read_found(path: Path) -> Found:
         ) from error
     missing = [name for name in column_names("search") if name not in strategies.columns]
     try:
-        beside = msgspec.json.decode(told, type=_Beside)
+        beside = msgspec.json.decode(text, type=_Beside)
     except msgspec.DecodeError:
         missing = missing or [_KEY]
     if missing:
@@ -80,27 +82,30 @@ def read_found(path: Path) -> Found:
     schema = {"constant": pl.String, "changed_ratio": pl.Float64, "best": pl.Int64,
               "lost_ratio": pl.Float64}  # fmt: skip
     sensitivity = pl.DataFrame(beside.sensitivity, schema=schema)
-    return Found(strategies, sensitivity, beside.asked, beside.budget_bytes)
+    return SearchResult(strategies, sensitivity, beside.asked, beside.budget_bytes)
 
 
 def chosen_sizes(text: str | None) -> dict[str, list[str]]:
     """Sizes to look at, as tp=4+8,recompute=none; words that are none are left out."""
-    found: dict[str, list[str]] = {}
+    sizes: dict[str, list[str]] = {}
     for word in (text or "")[:_MOST_LETTERS].split(","):
         match = _WORD.fullmatch(word)
         if match and match[1] in SIZES:
-            found[match[1]] = match[2].split("+")
-    return found
+            sizes[match[1]] = match[2].split("+")
+    return sizes
 
 
-def sizes_text(chosen: Mapping[str, list[str]]) -> str | None:
+def sizes_text(sizes_by_name: Mapping[str, list[str]]) -> str | None:
     """The same as text; None: all."""
-    return ",".join(f"{name}={'+'.join(sizes)}" for name, sizes in chosen.items() if sizes) or None
+    return (
+        ",".join(f"{name}={'+'.join(sizes)}" for name, sizes in sizes_by_name.items() if sizes)
+        or None
+    )
 
 
-def with_sizes(strategies: pl.DataFrame, chosen: Mapping[str, list[str]]) -> pl.DataFrame:
+def with_sizes(strategies: pl.DataFrame, sizes_by_name: Mapping[str, list[str]]) -> pl.DataFrame:
     """The strategies of these sizes; of those that fit, the front among them."""
-    for name, sizes in chosen.items():
+    for name, sizes in sizes_by_name.items():
         strategies = strategies.filter(pl.col(name).cast(pl.String).is_in(sizes))
     return with_front(strategies)
 

@@ -70,8 +70,8 @@ def job_of_record(record: Record) -> Job:
     )  # fmt: skip
 
 
-def _side(told: object) -> int:
-    return int(max(told)) if isinstance(told, list) and told else 1
+def _side(size: object) -> int:
+    return int(max(size)) if isinstance(size, list) and size else 1
 
 
 def _length(record: Record, sizes: Record, train: Record) -> float:
@@ -162,37 +162,37 @@ def _context(algorithm: str, ulysses: float) -> ContextKind:
     return "ulysses" if "ulysses" in algorithm or "mamba" in algorithm else "ring"
 
 
-def _activation_share(told: Record, layers: float) -> float:
-    if not told.get("activation_function"):
+def _activation_share(record: Record, layers: float) -> float:
+    if not record.get("activation_function"):
         return 0.0
-    return min(1.0, _size(told, "activation_function_layers", layers) / layers)
+    return min(1.0, _size(record, "activation_function_layers", layers) / layers)
 
 
-def _recompute(told: Record, options: Record, moe: Record, layers: float) -> Recompute:
+def _recompute(record: Record, options: Record, moe: Record, layers: float) -> Recompute:
     """`num_layers` counts only where a method says how; a list is of stages (MindSpore).
 
     Swapping attention with a number of layers computes these again, all but the attention.
     """
     full: float | None = 0
-    if told.get("granularity") == "full" or told.get("method"):
-        layers_told = _number(told, "num_layers", 0)
-        full = layers_told if told.get("method") == "block" else None
-        if told.get("granularity") != "full":
+    if record.get("granularity") == "full" or record.get("method"):
+        layers_told = _number(record, "num_layers", 0)
+        full = layers_told if record.get("method") == "block" else None
+        if record.get("granularity") != "full":
             # Megatron looks at the method only where the granularity is full.
             full = layers_told if options.get("swap_attention") else 0
-    simple = told.get("recompute")
+    simple = record.get("recompute")
     if isinstance(simple, list):
         full = float(sum(simple)) / max(1, len(simple))
     elif simple:
         full = None
     return Recompute(
         full_layers=full,
-        counts_rank=bool(told.get("per_pp_rank")),
-        activation=_activation_share(told, layers),
+        counts_rank=bool(record.get("per_pp_rank")),
+        activation=_activation_share(record, layers),
         experts={"level0": 1, "level1": 2}.get(
-            str(moe.get("zero_memory") or told.get("experts")), 0
+            str(moe.get("zero_memory") or record.get("experts")), 0
         ),
-        latent_up=bool(told.get("mla_up_proj")),
+        latent_up=bool(record.get("mla_up_proj")),
     )
 
 

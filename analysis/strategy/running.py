@@ -31,8 +31,8 @@ def space_of_script(
     """The job of a launch script, and what to search around it: its batch and length unless `only`
     has others, and its switches but for those of `only`. Raises UsageError."""
     job = job_of_script(path, machine, cluster)
-    known = f"gbs={int(job.global_batch)},seq={job.sequence_length}"
-    return job, space_of(f"{known},{only}", job.software)
+    sizes_text = f"gbs={int(job.global_batch)},seq={job.sequence_length}"
+    return job, space_of(f"{sizes_text},{only}", job.software)
 
 
 def sizes_of_captures(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
@@ -78,24 +78,24 @@ def cluster_of_sizes(sizes: dict[str, int]) -> str:
 #   place        bigint   from 1, by time among the strategies that fit; NULL: none does
 #   saved_ratio  double   of its step that the best saves; below 0: none is faster; NULL: none fits
 def running_row(
-    found: pl.DataFrame, job: Job, budget_bytes: float, constants: Constants | None = None
+    strategies: pl.DataFrame, job: Job, budget_bytes: float, constants: Constants | None = None
 ) -> pl.DataFrame:
     """The row of the metric for a job."""
-    chosen = constants or default_constants()
+    values = constants or default_constants()
     sizes = {"tp": job.tp, "pp": job.pp, "vpp": job.vpp, "cp": job.cp, "ep": job.ep,
              "micro_batch": job.micro_batch}  # fmt: skip
-    peak = max(float(stage.peak_bytes) for stage in stage_memory(job, chosen))
-    step_ns = predict(job, chosen).step_s.predicted * 1e9
+    peak = max(float(stage.peak_bytes) for stage in stage_memory(job, values))
+    step_ns = predict(job, values).step_s.predicted * 1e9
     row = {name: int(size) for name, size in sizes.items()}
-    return _beside(found, row, int(step_ns), int(peak), budget_bytes)
+    return _beside(strategies, row, int(step_ns), int(peak), budget_bytes)
 
 
 def running_row_of_sizes(
-    found: pl.DataFrame, sizes: dict[str, int], budget_bytes: float
+    strategies: pl.DataFrame, sizes: dict[str, int], budget_bytes: float
 ) -> pl.DataFrame:
     """The row of the metric for sizes of captures. Raises UsageError where none is cut so."""
     names = ("tp", "pp", "cp", "ep")
-    alike = found.filter(*(pl.col(name) == sizes[name] for name in names))
+    alike = strategies.filter(*(pl.col(name) == sizes[name] for name in names))
     if alike.is_empty():
         cut = ", ".join(f"{name} {sizes[name]}" for name in names)
         raise UsageError(
@@ -103,13 +103,17 @@ def running_row_of_sizes(
         )
     best = alike.row(0, named=True)
     row = {name: best[name] for name in ("tp", "pp", "vpp", "cp", "ep", "micro_batch")}
-    return _beside(found, row, best["step_ns"], best["peak_bytes"], budget_bytes)
+    return _beside(strategies, row, best["step_ns"], best["peak_bytes"], budget_bytes)
 
 
 def _beside(
-    found: pl.DataFrame, row: dict[str, int], step_ns: int, peak_bytes: int, budget_bytes: float
+    strategies: pl.DataFrame,
+    row: dict[str, int],
+    step_ns: int,
+    peak_bytes: int,
+    budget_bytes: float,
 ) -> pl.DataFrame:
-    fitting = found.filter("fits")["step_ns"]
+    fitting = strategies.filter("fits")["step_ns"]
     place = int((fitting < step_ns).sum()) + 1
     return pl.DataFrame([
         row | {

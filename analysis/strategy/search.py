@@ -92,10 +92,10 @@ def jobs_of_space(
             if pp * vpp > model.layers:
                 continue
             # Chunks take turns in rounds of pp micro-batches.
-            kept = (grid["micro_batches"] % pp == 0) if vpp > 1 else grid["tp"] > 0
-            if not kept.any():
+            is_possible = (grid["micro_batches"] % pp == 0) if vpp > 1 else grid["tp"] > 0
+            if not is_possible.any():
                 continue
-            sizes = {name: grid[name][kept] for name in _SIZES}
+            sizes = {name: grid[name][is_possible] for name in _SIZES}
             for layers, stages in _layouts(model, pp, vpp, space.sequence_length).items():
                 job = Job(
                     model=model, machine=machine, world=float(world),
@@ -123,26 +123,26 @@ def _layouts(
     return {EVEN: even} if balanced == even else {EVEN: even, BALANCED: balanced}
 
 
-def _sizes(given: Sequence[int] | None, divided: int, most: int) -> list[int]:
+def _sizes(sizes: Sequence[int] | None, divided: int, most: int) -> list[int]:
     """The sizes to try: those given, else all powers of two and divisors up to `most`."""
-    if given is not None:
-        return sorted(set(given))
+    if sizes is not None:
+        return sorted(set(sizes))
     return [size for size in range(1, min(divided, most) + 1) if divided % size == 0]
 
 
-def _chunks(given: Sequence[int] | None, layers: int, pp: int) -> list[int]:
+def _chunks(counts: Sequence[int] | None, layers: int, pp: int) -> list[int]:
     """Chunks of a stage to try: what divides its layers, or those of the busiest stage."""
     if pp == 1:
         return [1]
     most = max(1, -(-layers // pp))
-    tried = given if given is not None else range(1, min(most, 16) + 1)
+    tried = counts if counts is not None else range(1, min(most, 16) + 1)
     return sorted({size for size in tried if chunks_divide(layers, pp, size)})
 
 
 def _grid(model: Model, of_stage: int, tps: list[int], space: Space) -> dict[str, Floats]:
     """All sizes on the NPUs of one stage that divide everything, one element for each strategy."""
     experts = model.experts.routed if model.experts else 1
-    found = []
+    sizes = []
     for tp in tps:
         if not of_stage or of_stage % tp:
             continue
@@ -159,8 +159,8 @@ def _grid(model: Model, of_stage: int, tps: list[int], space: Space) -> dict[str
                 for ep in _sizes(space.ep, of_stage if experts > 1 else 1, experts)
                 if experts % ep == 0 and of_stage % ep == 0
             ]
-            found += [(tp, cp, ep, size, batch // size) for ep, size in product(eps, micro)]
-    columns = np.array(found, dtype=np.float64).reshape(-1, 5).T
+            sizes += [(tp, cp, ep, size, batch // size) for ep, size in product(eps, micro)]
+    columns = np.array(sizes, dtype=np.float64).reshape(-1, 5).T
     return dict(zip((*_SIZES, "micro_batches"), columns, strict=True))
 
 
@@ -231,11 +231,11 @@ def search(
             f" {space.sequence_length} tokens and {model.layers} layers"
         )
     budget = machine.memory_bytes * (1 - space.spare_ratio)
-    found = pl.concat(frames).with_columns(fits=pl.col("peak_bytes") <= budget)
+    strategies = pl.concat(frames).with_columns(fits=pl.col("peak_bytes") <= budget)
     nearest = pl.when("fits").then("step_ns").otherwise("peak_bytes")
     order = ["fits", nearest, "step_ns", "peak_bytes"]
-    found = found.sort(order, descending=[True, False, False, False], maintain_order=True)
-    return with_front(found).select(column_names("search"))
+    strategies = strategies.sort(order, descending=[True, False, False, False], maintain_order=True)
+    return with_front(strategies).select(column_names("search"))
 
 
 def _predict_batch(task: tuple[dict[str, object], Job], constants: Constants) -> pl.DataFrame:
@@ -290,12 +290,12 @@ def sensitivity(
     machine: Machine,
     world: int,
     space: Space,
-    found: pl.DataFrame,
+    strategies: pl.DataFrame,
     constants: Constants | None = None,
     top: int = 20,
 ) -> pl.DataFrame:
-    """The rows of the metric for the `top` best strategies of `found`, most lost first."""
-    best = found.filter("fits").head(top)
+    """The rows of the metric for the `top` best strategies of `strategies`, most lost first."""
+    best = strategies.filter("fits").head(top)
     base = constants or default_constants()
     rows = []
     for name, constant in described_constants().items() if len(best) else ():
@@ -316,12 +316,12 @@ def sensitivity(
 
 
 def _steps_of(
-    model: Model, machine: Machine, world: int, space: Space, chosen: pl.DataFrame,
+    model: Model, machine: Machine, world: int, space: Space, strategies: pl.DataFrame,
     constants: Constants,
 ) -> Floats:  # fmt: skip
     """Steps of these strategies, seconds."""
-    steps = np.zeros(len(chosen))
-    for place, row in enumerate(chosen.to_dicts()):
+    steps = np.zeros(len(strategies))
+    for place, row in enumerate(strategies.to_dicts()):
         one = replace(
             space, tp=[row["tp"]], pp=[row["pp"]], vpp=[row["vpp"]], cp=[row["cp"]],
             ep=[row["ep"]], micro_batch=[row["micro_batch"]], recompute=[row["recompute"]],

@@ -87,25 +87,25 @@ def overview(
     """
     open_views(con, ("timeline_bins",))
     rows = at.of(ranks)
-    asked = window_ns or at.window_ns
-    if rows.is_empty() or asked is None:
+    window = window_ns or at.window_ns
+    if rows.is_empty() or window is None:
         return Overview(_no_cells(), (), 0, 0, FINEST_NS, 0)
     columns = max(1, min(columns, MOST_CELLS // rows.height) - 2 * _is_moved(rows))
-    target_ns = max(-(-(asked[1] - asked[0]) // columns), 1)
+    target_ns = max(-(-(window[1] - window[0]) // columns), 1)
     least = max(int(rows["finest"].sort()[-1]), 0)
     level = max(least, _level_below(target_ns))
     level_ns = FINEST_NS * 4**level
-    if level_ns > target_ns and -(-(asked[1] - asked[0]) // level_ns) < _FINE_COLUMNS:
-        _, most = event_bounds(con, at, ranks=ranks, window_ns=asked)
+    if level_ns > target_ns and -(-(window[1] - window[0]) // level_ns) < _FINE_COLUMNS:
+        _, most = event_bounds(con, at, ranks=ranks, window_ns=window)
         if most <= _MOST_EVENTS:
-            return live_bins(con, at, rows, asked, _round_ns(target_ns))
+            return live_bins(con, at, rows, window, _round_ns(target_ns))
     # Rounding to borders at both ends may add a column.
     width_ns = -(-target_ns // level_ns) * level_ns
-    if -(-asked[1] // width_ns) - asked[0] // width_ns > columns:
+    if -(-window[1] // width_ns) - window[0] // width_ns > columns:
         width_ns += level_ns
     while width_ns % (4 * level_ns) == 0:
         level, level_ns = level + 1, 4 * level_ns
-    return kept_bins(con, at, rows, asked, level, width_ns)
+    return kept_bins(con, at, rows, window, level, width_ns)
 
 
 def _is_moved(rows: pl.DataFrame) -> bool:
@@ -134,18 +134,18 @@ def kept_bins(
     con: duckdb.DuckDBPyConnection,
     at: Extent,
     rows: pl.DataFrame,
-    asked: tuple[int, int],
+    window: tuple[int, int],
     level: int,
     width_ns: int,
 ) -> Overview:
     """From kept bins of a level, and of the coarsest of a rank that has none so coarse."""
-    whole = at.window_ns or asked
-    is_whole = asked[0] <= whole[0] and asked[1] >= whole[1]
+    whole = at.window_ns or window
+    is_whole = window[0] <= whole[0] and window[1] >= whole[1]
     if _is_moved(rows):
         # What is moved by whole bins may stand half a bin beside its place.
         half_ns = FINEST_NS * 4**level // 2
-        asked = (asked[0] - half_ns, asked[1] + half_ns)
-    start_ns, end_ns, columns = _borders(asked, width_ns)
+        window = (window[0] - half_ns, window[1] + half_ns)
+    start_ns, end_ns, columns = _borders(window, width_ns)
     own = rows.with_columns(
         level=pl.min_horizontal(pl.lit(level, pl.Int32), pl.col("coarsest").cast(pl.Int32))
     ).with_columns(own_ns=(FINEST_NS * 4 ** pl.col("level").cast(pl.Int64)))
@@ -155,7 +155,7 @@ def kept_bins(
         moved_ns=((pl.col("ahead_ns") + half).floordiv(pl.col("own_ns")) * pl.col("own_ns"))
     )
     far_ns = moved["moved_ns"].to_list()
-    listed = ", ".join(f"({a}, {b}, {c})" for a, b, c in moved["rank", "level", "moved_ns"].rows())
+    names = ", ".join(f"({a}, {b}, {c})" for a, b, c in moved["rank", "level", "moved_ns"].rows())
     # Looking at each bin's start takes as long as all else: not where every bin is meant.
     inside = "true"
     if not is_whole:
@@ -167,7 +167,7 @@ def kept_bins(
         inside=inside,
         start_ns=start_ns, end_ns=end_ns,
     )  # fmt: skip
-    with_ranks = f"select * from (values {listed}) as listed(rank, level, moved_ns)"
+    with_ranks = f"select * from (values {names}) as listed(rank, level, moved_ns)"
     summed = _SUMMED.format(bins=bins, start_ns=start_ns, width_ns=width_ns)
     summed_rows = frame(con, f"with _ranks as ({with_ranks}) {summed}")
     spans = _rank_windows(rows, moved["moved_ns"])
@@ -179,11 +179,11 @@ def live_bins(
     con: duckdb.DuckDBPyConnection,
     at: Extent,
     rows: pl.DataFrame,
-    asked: tuple[int, int],
+    window: tuple[int, int],
     width_ns: int,
 ) -> Overview:
     """From the events of the window themselves, in bins of any length."""
-    start_ns, end_ns, columns = _borders(asked, width_ns)
+    start_ns, end_ns, columns = _borders(window, width_ns)
     text = sql_text("timeline_window.sql").partition("\nwith\n")[2]
     part = "_" + sql_text("covered_bins.sql").partition("\n_")[2].rstrip()
     # Bins are as long for all ranks: joining their length to each event is in vain, and in windows
@@ -194,19 +194,19 @@ def live_bins(
     moved = ahead_table(rows.filter(pl.col("ahead_ns") != 0))
     text = text.replace("from kernels where", f"from ({chosen_events('kernels', moved)}) where")
     text = text.replace("from comm_ops where", f"from ({chosen_events('comm_ops', moved)}) where")
-    chosen = (
+    condition = (
         f"{at.place} and {of_ranks('rank', rows, at)}"
         f" and start_ns < {end_ns} and start_ns + dur_ns > {start_ns}"
     )
-    events = "with " + text.replace("{chosen}", chosen).replace("{width_ns}", str(width_ns))
+    events = "with " + text.replace("{chosen}", condition).replace("{width_ns}", str(width_ns))
     bins = _LIVE.format(events=events, start_ns=start_ns, end_ns=end_ns)
     summed = frame(con, _SUMMED.format(bins=bins, start_ns=start_ns, width_ns=width_ns))
     cells = _cells(summed, _rank_windows(rows, rows["ahead_ns"]), start_ns, width_ns, columns)
     return Overview(cells, tuple(rows["rank"]), start_ns, end_ns, width_ns, columns, True)
 
 
-def _borders(asked: tuple[int, int], width_ns: int) -> tuple[int, int, int]:
-    first, last = asked[0] // width_ns, -(-asked[1] // width_ns)
+def _borders(window: tuple[int, int], width_ns: int) -> tuple[int, int, int]:
+    first, last = window[0] // width_ns, -(-window[1] // width_ns)
     return first * width_ns, last * width_ns, last - first
 
 
@@ -224,7 +224,7 @@ def _cells(
     ran: free in whole. `spans`: rank, first_ns, last_ns and what is known of each rank."""
     places = pl.DataFrame({"place": pl.int_range(columns, eager=True)})
     begin, spent = pl.col("bin_start_ns"), pl.col("computing_ns", "exposed_communication_ns")
-    known = {
+    flags = {
         "computing_ns": "knows_compute", "communication_ns": "knows_ops",
         "overlapped_ns": "knows_all", "exposed_communication_ns": "knows_all",
         "free_ns": "knows_all",
@@ -242,7 +242,7 @@ def _cells(
         .with_columns(free_ns=pl.col("active_ns") - pl.sum_horizontal(spent))
         .select(
             "rank", "bin_start_ns", "active_ns",
-            *(pl.when(told).then(name).alias(name) for name, told in known.items()),
+            *(pl.when(condition).then(name).alias(name) for name, condition in flags.items()),
             "event_count",
         )
         .sort("rank", "bin_start_ns", maintain_order=True)

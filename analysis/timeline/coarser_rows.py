@@ -42,28 +42,28 @@ class Rows:
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        kept = (self.start, self.dur, self.count, self.longest, self.name, self.class_)
-        return sum(one.nbytes for one in kept)
+        arrays = (self.start, self.dur, self.count, self.longest, self.name, self.class_)
+        return sum(one.nbytes for one in arrays)
 
 
 def coarser_rows(events: RankEvents) -> tuple[Rows, ...]:
     """Rows at the levels worth keeping, the events themselves first."""
     count = len(events.start)
     alone = np.broadcast_to(np.int32(1), count)  # takes no memory
-    kept = [Rows(0, events.start, events.dur, alone, events.dur, events.name, events.class_,
+    levels = [Rows(0, events.start, events.dur, alone, events.dur, events.name, events.class_,
                  events.lane_first)]  # fmt: skip
     for level in range(1, MOST_LEVEL + 1):
-        rows = kept[-1]
+        rows = levels[-1]
         shorter = int(np.count_nonzero(rows.longest >> level == 0))
         if shorter * 2 < len(rows.start) or not shorter:
             continue
         lane = np.repeat(np.arange(len(rows.lane_first) - 1), np.diff(rows.lane_first))
-        made, begins = added_up(rows, level, lane)
-        if len(made.start) * 2 <= len(rows.start):
-            kept.append(made)
+        coarser, begins = added_up(rows, level, lane)
+        if len(coarser.start) * 2 <= len(rows.start):
+            levels.append(coarser)
         if len(begins) == len(rows.lane_first) - 1:
             break
-    return tuple(kept)
+    return tuple(levels)
 
 
 def added_up(

@@ -79,49 +79,50 @@ def event_details(
         return None
     row = {column: value for column, value in rows[0].items() if value not in (None, "", [], {})}
 
-    def placed(moment: int | None, of: int = rank) -> int | None:
+    def shift_ns(moment: int | None, of: int = rank) -> int | None:
         return None if moment is None else moment - zero - moves.get(of, 0)
 
-    told: dict[str, Any] = {"launch": None, "launched": [], "members": []}
+    details: dict[str, Any] = {"launch": None, "launched": [], "members": []}
     if kind == "host":
         of = _CALLERS.get(row.get("kind", ""), "api_{0}")
         query = _LAUNCHED.format(
             place=at.place, by=of.format("start_ns"), thread=of.format("thread_id")
         )
-        asked = [rank, own, own + max(dur_ns - 1, 0), row.get("thread_id")]
-        found = con.execute(query, asked).fetchall()
-        told["launched"] = [
-            {"start_ns": placed(one), "target": what, "name": whose} for one, what, whose in found
+        parameters = [rank, own, own + max(dur_ns - 1, 0), row.get("thread_id")]
+        launch_rows = con.execute(query, parameters).fetchall()
+        details["launched"] = [
+            {"start_ns": shift_ns(one), "target": what, "name": whose}
+            for one, what, whose in launch_rows
         ]
     elif "connection_id" in row:
-        asked = [rank, own, row["connection_id"]]
-        launches = frame(con, _LAUNCH.format(place=at.place), asked).to_dicts()
+        parameters = [rank, own, row["connection_id"]]
+        launches = frame(con, _LAUNCH.format(place=at.place), parameters).to_dicts()
         if launches:
             one = launches[0]
             from_operator = one["operator_start_ns"] is not None
-            told["launch"] = {
+            details["launch"] = {
                 "name": one["operator_name"] or one["api_name"],
                 "api": one["api_name"],
                 "thread": one["operator_thread_id" if from_operator else "api_thread_id"],
-                "start_ns": placed(one["operator_start_ns" if from_operator else "api_start_ns"]),
+                "start_ns": shift_ns(one["operator_start_ns" if from_operator else "api_start_ns"]),
                 "latency_ns": one["latency_ns"],
             }
     if kind == "group" and row.get("name"):
-        asked = [row["name"], row.get("group_hash"), row.get("step")]
-        members = frame(con, _MEMBERS.format(place=at.place), asked)
-        told["members"] = [
-            {"rank": one, "start_ns": placed(start, one), "dur_ns": dur}
+        parameters = [row["name"], row.get("group_hash"), row.get("step")]
+        members = frame(con, _MEMBERS.format(place=at.place), parameters)
+        details["members"] = [
+            {"rank": one, "start_ns": shift_ns(start, one), "dur_ns": dur}
             for one, start, dur in _nearest(members, moves, own - moves.get(rank, 0))
         ]
-    if has_view(con, "arrivals") and told["members"]:
-        starts = [one["start_ns"] for one in told["members"]]
-        told["waited_ns"] = max(starts) - start_ns
+    if has_view(con, "arrivals") and details["members"]:
+        starts = [one["start_ns"] for one in details["members"]]
+        details["waited_ns"] = max(starts) - start_ns
     for column in ("start_ns", "device_id", "connection_id"):
         row.pop(column, None)
     pmu = row.pop("pmu", None)
-    told["row"] = row | ({"pmu": {str(k): v for k, v in pmu} if isinstance(pmu, list) else pmu}
+    details["row"] = row | ({"pmu": {str(k): v for k, v in pmu} if isinstance(pmu, list) else pmu}
                          if pmu else {})  # fmt: skip
-    return told
+    return details
 
 
 def _nearest(

@@ -62,9 +62,9 @@ def evidence_place(
             key=key, name=name, table=table, place=at.place, asked=f"{name} = ?"
         )
         values = [wanted, of_rank, of_rank, of_step, of_step]
-        for rank, start_ns, dur_ns, track, told in con.execute(query, values).fetchall():
+        for rank, start_ns, dur_ns, track, evidence in con.execute(query, values).fetchall():
             begin = start_ns - _zero_ns(at, rank)
-            return EvidencePlace(rank, begin, begin + dur_ns, kind, track or "", told)
+            return EvidencePlace(rank, begin, begin + dur_ns, kind, track or "", evidence)
         return None
     if of_rank is None:
         return None

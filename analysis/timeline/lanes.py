@@ -145,8 +145,8 @@ def prepare_overlap(
         row = [label, step, lane, start_ns, end_ns, is_outside]
         con.execute("insert into overlap_labels values (?, ?, ?, ?, ?, ?)", row)
     knows_compute = any(row[3] for row in rows)
-    chosen = {**values, "from_ns": from_ns, "to_ns": to_ns, "knows_compute": knows_compute}
-    for name, value in chosen.items():
+    parameters = {**values, "from_ns": from_ns, "to_ns": to_ns, "knows_compute": knows_compute}
+    for name, value in parameters.items():
         con.execute(f"set variable overlap_{name} = ?", [value])
     return sql_text("overlap.sql")
 

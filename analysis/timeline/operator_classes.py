@@ -29,13 +29,13 @@ _VECTOR_CORES = frozenset({"AI_VECTOR_CORE", "MIX_AIV"})
 
 def operator_class(type_: str | None, core: str | None) -> str:
     """One of CLASSES, by the type of an operator and, where that tells nothing, its core."""
-    known = flops_of(type_)
-    if known is not None:
-        return "attention" if known.family == "attention" else "matmul"
-    told = re.sub(r"[^a-z0-9]", "", (type_ or "").lower().removeprefix("aclnn"))
+    flops = flops_of(type_)
+    if flops is not None:
+        return "attention" if flops.family == "attention" else "matmul"
+    plain = re.sub(r"[^a-z0-9]", "", (type_ or "").lower().removeprefix("aclnn"))
     for name, pattern in _COMPILED:
-        if pattern.search(told):
+        if pattern.search(plain):
             return name
     if core in _VECTOR_CORES:
         return "vector"
-    return "vector" if core == "AI_CORE" and told else "other"
+    return "vector" if core == "AI_CORE" and plain else "other"

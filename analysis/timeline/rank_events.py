@@ -112,11 +112,11 @@ class RankEvents:
 def device_events(con: duckdb.DuckDBPyConnection, at: Extent, rank: int) -> RankEvents:
     """What overlaps, kernels by stream, and operations by group, of one rank."""
     read = frame(con, _KERNELS.format(place=at.place), [rank, rank])
-    found = _on_shown_clock(read, at, rank)
+    events = _on_shown_clock(read, at, rank)
     labels = _group_labels(con, at, rank)
     pieces = overlap_pieces(
-        found["start_ns"].to_numpy(), found["dur_ns"].to_numpy(),
-        (found["kind"] == "stream").to_numpy(),
+        events["start_ns"].to_numpy(), events["dur_ns"].to_numpy(),
+        (events["kind"] == "stream").to_numpy(),
     )  # fmt: skip
     overlap = pl.DataFrame({
         "kind": pl.repeat("overlap", len(pieces[0]), eager=True),
@@ -125,7 +125,7 @@ def device_events(con: duckdb.DuckDBPyConnection, at: Extent, rank: int) -> Rank
         "class": pl.Series(pieces[2], dtype=pl.UInt8),
         "start_ns": pieces[0], "dur_ns": pieces[1],
     })  # fmt: skip
-    kinds = found.select("type", "core").unique()
+    kinds = events.select("type", "core").unique()
     classes = kinds.with_columns(
         pl.Series(
             "class",
@@ -133,7 +133,7 @@ def device_events(con: duckdb.DuckDBPyConnection, at: Extent, rank: int) -> Rank
             dtype=pl.UInt8,
         )
     )
-    named = found.join(classes, on=["type", "core"], how="left", nulls_equal=True).drop(
+    named = events.join(classes, on=["type", "core"], how="left", nulls_equal=True).drop(
         "type", "core"
     )
     whole = pl.concat([overlap, named.select(overlap.columns)], how="vertical_relaxed")
@@ -144,12 +144,12 @@ def host_events(con: duckdb.DuckDBPyConnection, at: Extent, rank: int) -> RankEv
     """Host calls of one rank by thread, those that run inside others below them."""
     read = frame(con, _HOST.format(place=at.place), [rank, _BOOTSTRAP, MOST_HOST_CALLS + 1])
     is_whole = read.height <= MOST_HOST_CALLS
-    found = _on_shown_clock(read.head(MOST_HOST_CALLS), at, rank)
+    calls = _on_shown_clock(read.head(MOST_HOST_CALLS), at, rank)
     kinds = {kind: position for position, kind in enumerate(HOST_KINDS)}
-    whole = found.with_columns(
+    whole = calls.with_columns(
         pl.col("type").replace_strict(kinds, default=0, return_dtype=pl.UInt8).alias("class")
     )
-    threads = {key: key.rpartition("/")[2] for key in found["key"].unique().to_list()}
+    threads = {key: key.rpartition("/")[2] for key in calls["key"].unique().to_list()}
     labels: Labels = {
         ("host", key): (f"host {name}".strip(), None, ()) for key, name in threads.items()
     }
@@ -175,14 +175,14 @@ def _group_labels(con: duckdb.DuckDBPyConnection, at: Extent, rank: int) -> Labe
         rows = con.execute(_GROUPS, [at.run, at.capture, rank]).fetchall()
     labels: Labels = {}
     for group_hash, kind, members in rows:
-        told = kind if kind not in (None, "unknown") else None
-        label = f"{told or 'group'} {numbers(members) if members else (group_hash or '')[-6:]}"
-        labels["group", group_hash or ""] = (label.strip(), told, tuple(members or ()))
+        purpose = kind if kind not in (None, "unknown") else None
+        label = f"{purpose or 'group'} {numbers(members) if members else (group_hash or '')[-6:]}"
+        labels["group", group_hash or ""] = (label.strip(), purpose, tuple(members or ()))
     # Of groups of the same ranks, operations carry the last digits in their names.
     shared = Counter(label for label, *_ in labels.values())
     return {
-        one: (f"{label} #{one[1][-3:]}" if shared[label] > 1 else label, told, members)
-        for one, (label, told, members) in labels.items()
+        one: (f"{label} #{one[1][-3:]}" if shared[label] > 1 else label, purpose, members)
+        for one, (label, purpose, members) in labels.items()
     }
 
 
@@ -234,14 +234,14 @@ def in_rows(
 
     `whole`: kind and key of the track, name, class, start_ns and dur_ns of each event.
     """
-    found = whole.select("kind", "key").unique().rows()
+    pairs = whole.select("kind", "key").unique().rows()
 
     def place(one: tuple[str, str]) -> tuple[Any, ...]:
         label = labels.get(one, (one[1], None, ()))[0]
         is_number = one[1].isdigit()
         return kinds.index(one[0]), not is_number, int(one[1]) if is_number else 0, label, one[1]
 
-    ordered = sorted(found, key=place)
+    ordered = sorted(pairs, key=place)
     codes = pl.DataFrame(
         {"kind": [kind for kind, _ in ordered], "key": [key for _, key in ordered],
          "track": list(range(len(ordered)))},

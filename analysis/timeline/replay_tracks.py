@@ -129,7 +129,7 @@ def whatif_track(con: duckdb.DuckDBPyConnection, at: Extent, words: Sequence[str
 def slack_of(
     con: duckdb.DuckDBPyConnection,
     at: Extent,
-    found: ReplayTracks,
+    tracks: ReplayTracks,
     rank: int,
     kind: str,
     start_ns: int,
@@ -141,7 +141,7 @@ def slack_of(
     own = shown_ns + dict(at.ranks["rank", "ahead_ns"].rows()).get(rank, 0)
     query = _NAMED.format(table=_TABLES[kind], place=at.place)
     named = con.execute(query, [rank, own, dur_ns]).fetchall()
-    alike = found.slack.filter(pl.col("rank") == rank, pl.col("dur_ns") == dur_ns)
+    alike = tracks.slack.filter(pl.col("rank") == rank, pl.col("dur_ns") == dur_ns)
     if not named:
         raise CannotAnswer(Message("no such operation was recorded"))
     for column, value in zip(("name", "connection"), named[0], strict=True):

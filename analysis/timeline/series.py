@@ -55,16 +55,20 @@ def rank_series(con: duckdb.DuckDBPyConnection, at: Extent, rank: int) -> tuple[
     read = frame(con, _SERIES.format(place=at.place), [rank, rank]).filter(
         pl.col("value").is_finite()
     )
-    placed = read.with_columns(pl.col("at_ns") - (ahead + zero)).sort("at_ns", maintain_order=True)
-    curves = placed.partition_by("kind", "name", "unit", as_dict=True, maintain_order=True)
-    found = []
+    rows_with_places = read.with_columns(pl.col("at_ns") - (ahead + zero)).sort(
+        "at_ns", maintain_order=True
+    )
+    curves = rows_with_places.partition_by(
+        "kind", "name", "unit", as_dict=True, maintain_order=True
+    )
+    series = []
     for (kind, name, unit), rows in curves.items():
         value = rows["value"].to_numpy()
         low, high = float(value.min()), float(value.max())
         if low < high or (kind == "memory" and high > 0):
             times = rows["at_ns"].to_numpy().astype(np.int64)
-            found.append(Series(str(kind), str(name), str(unit), times, value, low, high))
-    return tuple(sorted(found, key=lambda one: (one.kind != "memory", one.name, one.unit)))
+            series.append(Series(str(kind), str(name), str(unit), times, value, low, high))
+    return tuple(sorted(series, key=lambda one: (one.kind != "memory", one.name, one.unit)))
 
 
 # metric: timeline_curves

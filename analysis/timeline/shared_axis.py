@@ -80,18 +80,18 @@ def extent(con: duckdb.DuckDBPyConnection, *, run: str, capture: str) -> Extent:
     open_views(con, ("timeline_bins",))
     place = _place(con, run, capture)
     ranks = frame(con, _EXTENTS.format(place=place))
-    found = _clocks(con, run, capture)
-    if found is None:
+    extent_ns = _clocks(con, run, capture)
+    if extent_ns is None:
         ahead = ranks.with_columns(ahead_ns=pl.lit(0, pl.Int64))
         return Extent(run, capture, place, ahead, _clock_notes(con, run, capture))
-    joined = ranks.join(found, on="rank", how="left")
+    pairs = ranks.join(extent_ns, on="rank", how="left")
     middle_ns = (pl.col("first_ns") + pl.col("last_ns")) // 2
     # As in arrivals.sql, at the middle of the rank's time.
     apart_ns = (middle_ns - pl.col("reference_ns") - pl.col("offset_ns")).cast(pl.Float64)
     drifted_ns = pl.col("drift") * apart_ns / (1 + pl.col("drift"))
     ahead_ns = pl.col("offset_ns") + drifted_ns.round().cast(pl.Int64)
-    placed = joined.with_columns(ahead_ns=ahead_ns.fill_null(0)).select(*ranks.columns, "ahead_ns")
-    return Extent(run, capture, place, placed, _alignment_notes(joined))
+    rows = pairs.with_columns(ahead_ns=ahead_ns.fill_null(0)).select(*ranks.columns, "ahead_ns")
+    return Extent(run, capture, place, rows, _alignment_notes(pairs))
 
 
 def _place(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> str:
@@ -105,8 +105,8 @@ def _clocks(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFr
     """A row per rank with its clock; None where ranks were not compared."""
     if not has_view(con, "clocks"):
         return None
-    found = frame(con, _CLOCKS, [run, capture])
-    return found if found.height else None
+    clocks = frame(con, _CLOCKS, [run, capture])
+    return clocks if clocks.height else None
 
 
 def _clock_notes(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> tuple[str, ...]:
@@ -118,16 +118,16 @@ def _clock_notes(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> tupl
     return ("Not all ranks record wall-clock timestamps: their relative position has no meaning.",)
 
 
-def _alignment_notes(joined: pl.DataFrame) -> tuple[str, ...]:
-    lost = joined.filter(pl.col("offset_ns").is_null())["rank"].to_list()
-    moved = joined.filter(pl.col("offset_ns").fill_null(0) != 0)
+def _alignment_notes(rows: pl.DataFrame) -> tuple[str, ...]:
+    lost = rows.filter(pl.col("offset_ns").is_null())["rank"].to_list()
+    moved = rows.filter(pl.col("offset_ns").fill_null(0) != 0)
     notes: list[str] = []
     if moved.height:
         errors = moved["error_ns"].drop_nulls()
-        told = "Clocks are aligned to the reference host's."
+        note = "Clocks are aligned to the reference host's."
         if len(errors):
-            told = "Clocks are aligned to the reference host's, to {bound} us."
-        notes.append(Message(told, bound=us(errors.sort()[-1] if len(errors) else None)))
+            note = "Clocks are aligned to the reference host's, to {bound} us."
+        notes.append(Message(note, bound=us(errors.sort()[-1] if len(errors) else None)))
     if lost:
         notes.append(
             Message(
@@ -152,5 +152,5 @@ def ahead_table(ranks: pl.DataFrame) -> str:
     """Rows (rank, ahead_ns) as a table in SQL; without rows where `ranks` is empty."""
     if ranks.is_empty():
         return "(select 0 as rank, 0 as ahead_ns where false)"
-    listed = ", ".join(f"({rank}, {ahead})" for rank, ahead in ranks["rank", "ahead_ns"].rows())
-    return f"(select * from (values {listed}) as listed(rank, ahead_ns))"
+    names = ", ".join(f"({rank}, {ahead})" for rank, ahead in ranks["rank", "ahead_ns"].rows())
+    return f"(select * from (values {names}) as listed(rank, ahead_ns))"

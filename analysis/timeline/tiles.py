@@ -107,21 +107,21 @@ def _cut(
     """A tile's columns of one rank, in order of lane and start."""
     rows = next(one for one in reversed(drawn.rows) if one.level <= level)
     lanes = int(np.searchsorted(drawn.events.lane_track, 1)) if is_first_track else None
-    chosen, lane = _touching(rows, from_ns, to_ns, lanes)
-    reaches_in = rows.start[chosen] < from_ns
+    places, lane = _touching(rows, from_ns, to_ns, lanes)
+    reaches_in = rows.start[places] < from_ns
     # Of what reaches in, only what can be seen; a row of several ends with its bucket.
-    is_drawn = ~reaches_in | (rows.longest[chosen] >> level > 0) & (rows.count[chosen] == 1)
+    is_drawn = ~reaches_in | (rows.longest[places] >> level > 0) & (rows.count[places] == 1)
     if not is_drawn.all():
-        chosen, lane, reaches_in = chosen[is_drawn], lane[is_drawn], reaches_in[is_drawn]
+        places, lane, reaches_in = places[is_drawn], lane[is_drawn], reaches_in[is_drawn]
     part = Rows(
-        rows.level, rows.start[chosen], rows.dur[chosen], rows.count[chosen], rows.longest[chosen],
-        rows.name[chosen], rows.class_[chosen], np.zeros(1, np.int64),
+        rows.level, rows.start[places], rows.dur[places], rows.count[places], rows.longest[places],
+        rows.name[places], rows.class_[places], np.zeros(1, np.int64),
     )  # fmt: skip
-    made, begins = added_up(part, level, lane, reaches_in)
+    coarser, begins = added_up(part, level, lane, reaches_in)
     lane = lane[begins]
     return {
-        "start": made.start, "dur": made.dur, "count": made.count, "name": made.name,
-        "class": made.class_, "track": drawn.events.lane_track[lane],
+        "start": coarser.start, "dur": coarser.dur, "count": coarser.count, "name": coarser.name,
+        "class": coarser.class_, "track": drawn.events.lane_track[lane],
         "row": drawn.events.lane_row[lane],
     }  # fmt: skip
 
@@ -131,7 +131,7 @@ def _touching(
 ) -> tuple[Integers, Integers]:
     """Positions of the events that touch a stretch of time, in order, and the lane of each; of the
     first lanes only, or of all."""
-    chosen, lanes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    places, lanes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     bounds = events.lane_first.tolist()
     for lane, (first, end) in enumerate(pairwise(bounds[: lanes_read and lanes_read + 1])):
         starts = events.start[first:end]
@@ -139,9 +139,9 @@ def _touching(
         # Of those before, only the last can reach in: events of a lane follow each other.
         if low > first and events.start[low - 1] + events.dur[low - 1] > from_ns:
             low -= 1
-        chosen.append(np.arange(low, high))
+        places.append(np.arange(low, high))
         lanes.append(np.full(high - low, lane))
-    return np.concatenate(chosen), np.concatenate(lanes)
+    return np.concatenate(places), np.concatenate(lanes)
 
 
 # metric: timeline_measured
@@ -164,13 +164,13 @@ def timeline_measured(ranks: Mapping[int, RankEvents], from_ns: int, to_ns: int)
     """Rows of the metric, the most time first."""
     parts = [_EMPTY_MEASURE]
     for rank, events in ranks.items():
-        chosen, lane = _touching(events, from_ns, to_ns)
+        places, lane = _touching(events, from_ns, to_ns)
         kinds = [one.kind for one in events.tracks]
         cut = pl.DataFrame({
             "kind": pl.Series(kinds, dtype=pl.String).gather(events.lane_track[lane]),
-            "name": pl.Series(events.names, dtype=pl.String).gather(events.name[chosen]),
-            "start": np.maximum(events.start[chosen], from_ns),
-            "end": np.minimum(events.start[chosen] + events.dur[chosen], to_ns),
+            "name": pl.Series(events.names, dtype=pl.String).gather(events.name[places]),
+            "start": np.maximum(events.start[places], from_ns),
+            "end": np.minimum(events.start[places] + events.dur[places], to_ns),
         }).filter(pl.col("kind") != "overlap").sort("kind", "name", "start")  # fmt: skip
         reach = pl.col("end").cum_max().shift(1).over("kind", "name")
         new = pl.col("end") - pl.max_horizontal("start", reach)
@@ -208,9 +208,9 @@ _EMPTY_MEASURE = pl.DataFrame(
 #   name      varchar  as it is written on the event
 def timeline_found(ranks: Mapping[int, RankEvents], text: str) -> tuple[pl.DataFrame, int]:
     """Rows of the metric, and how many events there are in all."""
-    parts, count, wanted = [_EMPTY_FOUND], 0, text.casefold()
+    parts, count, needle = [_EMPTY_FOUND], 0, text.casefold()
     for rank, events in ranks.items():
-        codes = [n for n, name in enumerate(events.names) if wanted in name.casefold()]
+        codes = [n for n, name in enumerate(events.names) if needle in name.casefold()]
         lanes = np.repeat(np.arange(len(events.lane_track)), np.diff(events.lane_first))
         is_event = np.asarray([one.kind != "overlap" for one in events.tracks], bool)
         track = events.lane_track[lanes]

@@ -16,7 +16,7 @@ from math import log, nan
 from pathlib import Path
 
 from bench.inputs.stores import STEPS, published, rank_manifest
-from bench.measure import Command, Taken, arguments, failures, interleaved, report, table, verdict
+from bench.measure import Command, Usage, arguments, failures, interleaved, report, table, verdict
 from bench.plot import Curve, drawn
 from npuscope.analysis.summaries import Summary, summaries
 from npuscope.collector.store import store
@@ -64,7 +64,7 @@ def read_ms(path: Path) -> float:
     return statistics.median(times) * 1e3
 
 
-def measured(path: Path, names: list[str], runs: int) -> Taken:
+def measured(path: Path, names: list[str], runs: int) -> Usage:
     """Building in a process of its own, whose start does not count: times are what it says."""
     command = [sys.executable, "-m", "bench.analysis.growth_bench", "build", str(path), *names]
     found = interleaved({"": Command(command, lambda: forget(path))}, runs)[""]
@@ -83,8 +83,8 @@ def main() -> int:
     sizes = [100_000, 300_000, 1_000_000, 3_000_000, 10_000_000]
     sizes = sizes if chosen.full else sizes[:3]
     steps, rows, points = steps_summary().name, [], []
-    all_found: dict[str, Taken] = {}
-    slowest = Taken(nan, nan, nan)
+    all_found: dict[str, Usage] = {}
+    slowest = Usage(nan, nan, nan)
     for kernels in sizes:
         path = published(1, kernels, kernels // 10)
         alone = measured(path, [steps], chosen.runs)

@@ -14,7 +14,7 @@ import shutil
 import sys
 from functools import partial
 
-from bench.inputs.captures import Wanted, built
+from bench.inputs.captures import CaptureSpec, built
 from bench.measure import (
     BUILD,
     NPUSCOPE,
@@ -37,7 +37,7 @@ def ingests(counts: tuple[int, ...], runs: int) -> None:
     """CPU seconds and files of captures of so many ranks."""
     commands = {}
     for ranks in counts:
-        capture, store = built(Wanted("db", MB, ranks)), STORES / str(ranks)
+        capture, store = built(CaptureSpec("db", MB, ranks)), STORES / str(ranks)
         forget = partial(shutil.rmtree, store, ignore_errors=True)
         command = [NPUSCOPE, "ingest", str(capture.folder), "--store", str(store), "--jobs", "1"]
         commands[str(ranks)] = Command(command, forget)

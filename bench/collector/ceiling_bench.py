@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.collector.ingest_bench import STORES, ingest
-from bench.inputs.captures import Built, Wanted, built
+from bench.inputs.captures import CaptureFiles, CaptureSpec, built
 from bench.measure import BUILD, Command, arguments, failures, interleaved, report, table, verdict
 from npuscope.collector.readers.chrome_trace.scan_library import scan_function
 
@@ -44,7 +44,7 @@ def compiled() -> Path | str:
     return program if done.returncode == 0 else f"it does not compile: {done.stderr.strip()[:300]}"
 
 
-def events_of(program: Path, capture: Built) -> int:
+def events_of(program: Path, capture: CaptureFiles) -> int:
     """How many events the program finds, so that it is timed for the whole work."""
     done = subprocess.run([program, *capture.files()], capture_output=True, text=True, check=True)
     return int(done.stdout.split()[0])
@@ -60,8 +60,8 @@ def main() -> int:
     with_pass = scan_function() is not None  # compiled now, where nobody did so before
     sizes_mb = (1000, 232) if chosen.full else (100, 50)
     capture, plain = (
-        built(Wanted("text", sizes_mb[0], 1, stacks=True)),
-        built(Wanted("text", sizes_mb[1], 1)),
+        built(CaptureSpec("text", sizes_mb[0], 1, stacks=True)),
+        built(CaptureSpec("text", sizes_mb[1], 1)),
     )
     if events_of(program, capture) != capture.events:
         print(f"{TITLE}: WRONG, it finds other events than the capture has")
@@ -104,7 +104,7 @@ def main() -> int:
     return 0
 
 
-def _ingests(name: str, capture: Built) -> dict[str, Command]:
+def _ingests(name: str, capture: CaptureFiles) -> dict[str, Command]:
     """Ingest with the compiled pass, and where no folder can keep it."""
     command = ingest(capture, 1)
     nowhere = {"XDG_CACHE_HOME": "/dev/null"}

@@ -13,7 +13,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from bench.inputs.captures import Built, Wanted, built
+from bench.inputs.captures import CaptureFiles, CaptureSpec, built
 from bench.measure import (
     BUILD,
     NPUSCOPE,
@@ -29,7 +29,7 @@ from bench.measure import (
 STORES = BUILD / "stores"
 
 
-def ingest(capture: Built, jobs: int) -> Command:
+def ingest(capture: CaptureFiles, jobs: int) -> Command:
     """`npuscope ingest` into a store that is not there yet."""
     store = STORES / f"{capture.folder.name}_{jobs}"
     command = [NPUSCOPE, "ingest", str(capture.folder), "--store", str(store)]
@@ -39,8 +39,10 @@ def ingest(capture: Built, jobs: int) -> Command:
 
 def text(full: bool, runs: int) -> None:
     """One rank of growing size, with and without call stacks in it."""
-    wanted = [Wanted("text", mb, 1, stacks=True) for mb in ((200, 1000, 2000) if full else (100,))]
-    wanted.insert(0, Wanted("text", 200 if full else 100, 1))
+    wanted = [
+        CaptureSpec("text", mb, 1, stacks=True) for mb in ((200, 1000, 2000) if full else (100,))
+    ]
+    wanted.insert(0, CaptureSpec("text", 200 if full else 100, 1))
     captures = {w.name: built(w) for w in wanted}
     found = interleaved({name: ingest(c, 1) for name, c in captures.items()}, runs)
     rows = []
@@ -57,7 +59,7 @@ def text(full: bool, runs: int) -> None:
 
 def two_ranks(full: bool, runs: int) -> None:
     """The gain of a second process, where each has a rank to read."""
-    capture = built(Wanted("text", 400 if full else 100, 2, stacks=True))
+    capture = built(CaptureSpec("text", 400 if full else 100, 2, stacks=True))
     processes = {"one process": 1, "two processes": 2}
     found = interleaved({name: ingest(capture, n) for name, n in processes.items()}, runs)
     one, two = found.values()
@@ -71,7 +73,9 @@ def two_ranks(full: bool, runs: int) -> None:
 def db(full: bool, runs: int) -> None:
     """Databases with counters per task, as level 1 writes them, and without."""
     mb = 1000 if full else 100
-    captures = {w.name: built(w) for pmu in (True, False) for w in [Wanted("db", mb, 1, pmu=pmu)]}
+    captures = {
+        w.name: built(w) for pmu in (True, False) for w in [CaptureSpec("db", mb, 1, pmu=pmu)]
+    }
     found = interleaved({name: ingest(c, 1) for name, c in captures.items()}, runs)
     rows = []
     for name, taken in found.items():
@@ -93,7 +97,7 @@ def db(full: bool, runs: int) -> None:
 
 def warm(full: bool, runs: int) -> None:
     """An answer from a store that is there."""
-    capture = built(Wanted("db", 20 if full else 5, 32))
+    capture = built(CaptureSpec("db", 20 if full else 5, 32))
     command = ingest(capture, 2)
     store = _store_of(command)
     shutil.rmtree(store, ignore_errors=True)

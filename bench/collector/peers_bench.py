@@ -23,13 +23,13 @@ from math import nan
 from pathlib import Path
 
 from bench.collector.ingest_bench import STORES, ingest
-from bench.inputs.captures import Built, Wanted, built
+from bench.inputs.captures import CaptureFiles, CaptureSpec, built
 from bench.inputs.kineto import write_kineto
 from bench.measure import (
     BUILD,
     NPUSCOPE,
     Command,
-    Taken,
+    Usage,
     arguments,
     failures,
     interleaved,
@@ -74,7 +74,7 @@ def versions() -> str:
     return ", ".join(f"{name} {found.get(name, '?')}" for name in names)
 
 
-def advisor(capture: Built) -> Command:
+def advisor(capture: CaptureFiles) -> Command:
     """`msprof-analyze advisor all` on a copy, as it writes beside its input."""
     copy = _WORK / capture.folder.name
     command = ["advisor", "all", "-d", str(copy), "-l", "en", "-o", str(_WORK / "advice")]
@@ -87,7 +87,7 @@ def _linked(source: Path, copy: Path) -> None:
     shutil.copytree(source, copy, copy_function=os.link)
 
 
-def recipe(name: str, capture: Built) -> Command:
+def recipe(name: str, capture: CaptureFiles) -> Command:
     """One recipe of `msprof-analyze cluster` on databases."""
     out = _WORK / f"{name}_{capture.folder.name}"
     command = ["cluster", "-m", name, "-d", str(capture.folder), "-o", str(out)]
@@ -102,7 +102,7 @@ def _msprof(command: list[str], prepare: partial[None]) -> Command:
 def traces(full: bool, runs: int) -> None:
     """Reading a trace: the advisor, HTA's load, our ingest with everything it publishes."""
     sizes_mb = (20, 232) if full else (10, 50)
-    captures = [built(Wanted("text", mb, 1, stacks=True)) for mb in sizes_mb]
+    captures = [built(CaptureSpec("text", mb, 1, stacks=True)) for mb in sizes_mb]
     kineto = [_WORK / f"rank0_{mb}.pt.trace.json" for mb in sizes_mb]
     for path, mb in zip(kineto, sizes_mb, strict=True):
         write_kineto(path, mb * 10**6)
@@ -137,7 +137,7 @@ def traces(full: bool, runs: int) -> None:
     report("Peers: traces", f"{versions()}\n\n{table(header, rows)}{failures(found)}")
 
 
-def _marginal(found: Mapping[str, Taken], name: str, sizes_mb: list[float]) -> float:
+def _marginal(found: Mapping[str, Usage], name: str, sizes_mb: list[float]) -> float:
     """MB per CPU-second beyond the smaller trace."""
     more_s = found[f"{name} 1"].cpu_s - found[f"{name} 0"].cpu_s
     return (sizes_mb[1] - sizes_mb[0]) / more_s if more_s else nan
@@ -146,8 +146,8 @@ def _marginal(found: Mapping[str, Taken], name: str, sizes_mb: list[float]) -> f
 def databases(full: bool, runs: int) -> None:
     """8 ranks of databases: everything ingested and the steps printed, against one recipe; and what
     a report on the sample takes, beside the peer's help."""
-    capture = built(Wanted("db", 21 if full else 5, RANKS))
-    tiny = built(Wanted("db", 1, 2))
+    capture = built(CaptureSpec("db", 21 if full else 5, RANKS))
+    tiny = built(CaptureSpec("db", 1, 2))
     cold = ingest(capture, os.cpu_count() or 1)
     sample = STORES / "sample"
     store = cold.arguments[cold.arguments.index("--store") + 1]

@@ -10,7 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from bench.inputs.captures import Wanted, built
+from bench.inputs.captures import CaptureSpec, built
 from bench.inputs.kineto import write_kineto
 from bench.measure import BUILD, Command, arguments, failures, interleaved, report, table, verdict
 
@@ -55,7 +55,7 @@ def damaged(path: Path) -> Path:
 def main() -> int:
     """Compares ways to read one timeline, in MB per CPU-second and memory."""
     chosen = arguments(__doc__)
-    capture = built(Wanted("text", 1000 if chosen.full else 200, 1, stacks=True))
+    capture = built(CaptureSpec("text", 1000 if chosen.full else 200, 1, stacks=True))
     (path,) = capture.files()
     size_mb = path.stat().st_size / 1e6
     GPU.unlink(missing_ok=True)

@@ -39,7 +39,7 @@ _PAUSE_NS = 250_000  # between the last event of a repetition and the first of t
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CaptureSpec:
     """What a scaled capture is made from."""
 
     kind: Kind
@@ -55,7 +55,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class CaptureFiles:
     """A scaled capture on disk, over all ranks: `events` of traces; `tasks` and `rows` of main
     databases, in TASK and in all tables; `size_bytes` of traces or main databases."""
 
@@ -84,7 +84,9 @@ def job_of(ranks: int) -> Job:
     return Job(name="bench", layers=max(4, pp), pp=pp, dp=dp, ep=2, seed=20_251_127)
 
 
-def built(wanted: Wanted, folder: Path | None = None, *, jobs: int | None = None) -> Built:
+def built(
+    wanted: CaptureSpec, folder: Path | None = None, *, jobs: int | None = None
+) -> CaptureFiles:
     """The capture, from disk where it was made before from the same, else made now."""
     folder = folder or BUILD / wanted.name
     recorded = {"wanted": asdict(wanted), "generator": _generator()}
@@ -92,7 +94,7 @@ def built(wanted: Wanted, folder: Path | None = None, *, jobs: int | None = None
     if record.is_file():
         known: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
         if {key: known.get(key) for key in recorded} == recorded:
-            return Built(folder, **known["built"])
+            return CaptureFiles(folder, **known["built"])
         shutil.rmtree(folder)
     elif folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty and holds no capture of ours")
@@ -109,7 +111,7 @@ def built(wanted: Wanted, folder: Path | None = None, *, jobs: int | None = None
         repetitions = db_repetitions(seen[0], first, size_bytes, pmu=wanted.pmu)
     write = partial(_write_rank, folder, period_ns, wanted, repetitions)
     counts = _each(write, seen, jobs or os.cpu_count() or 1)
-    made = Built(
+    made = CaptureFiles(
         folder, repetitions, job.steps,
         *(sum(counted) for counted in zip(*counts, strict=True)),
     )  # fmt: skip
@@ -135,7 +137,9 @@ def period_ns_of(seen: Sequence[Capture]) -> int:
     return (end_ns - begin_ns + _PAUSE_NS) // 1000 * 1000
 
 
-def _write_rank(out: Path, period_ns: int, wanted: Wanted, repetitions: int, c: Capture) -> Counts:
+def _write_rank(
+    out: Path, period_ns: int, wanted: CaptureSpec, repetitions: int, c: Capture
+) -> Counts:
     """One rank's folder; returns what it holds, as `Built` counts."""
     root = out / folder_name(c)
     output = root / "ASCEND_PROFILER_OUTPUT"
@@ -181,7 +185,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--no-pmu", action="store_true", help="a database without TASK_PMU_INFO")
     parser.add_argument("--jobs", type=int)
     chosen = parser.parse_args(arguments)
-    wanted = Wanted(chosen.kind, chosen.mb, chosen.ranks, chosen.stacks, not chosen.no_pmu)
+    wanted = CaptureSpec(chosen.kind, chosen.mb, chosen.ranks, chosen.stacks, not chosen.no_pmu)
     made = built(wanted, chosen.out, jobs=chosen.jobs)
     steps = made.repetitions * made.steps_per_repetition
     print(f"{made.folder}: {wanted.ranks} ranks x {steps} steps, {made.size_bytes / 1e6:,.0f} MB,"

@@ -54,23 +54,25 @@ class _Span:
         return max(0, min(self.end_ns, other.end_ns) - latest_start + 1)
 
 
-def assign(sources: Iterable[RankSource], known: Iterable[KnownCapture] = ()) -> Assignment:
-    """Put every source into a capture, joining `known` ones where windows overlap.
+def assign(
+    sources: Iterable[RankSource], stored_captures: Iterable[KnownCapture] = ()
+) -> Assignment:
+    """Put every source into a capture, joining `stored_captures` where windows overlap.
 
     Which sources belong together depends on the sources alone: processes that share the work find
     the same captures and names, whatever the others published meanwhile.
     """
     every = list(sources)
     passed_over: list[tuple[RankSource, RankSource]] = []
-    spans = _spans_by_name(_clusters(every, passed_over), list(known))
+    spans = _spans_by_name(_clusters(every, passed_over), list(stored_captures))
     for source in sorted(
         (s for s in every if s.window_start_ns is None), key=lambda s: (s.rank, s.root)
     ):
         _place_undated(spans, source, passed_over)
-    chosen = [
+    members = [
         (name, span.members[rank]) for name, span in spans.items() for rank in sorted(span.members)
     ]
-    return Assignment(tuple(chosen), tuple(passed_over))
+    return Assignment(tuple(members), tuple(passed_over))
 
 
 def _clusters(
@@ -87,9 +89,9 @@ def _clusters(
         free = [span for span in meeting if source.rank not in span.members]
         if meeting and not free:
             span = max(meeting, key=lambda span: _shared_ns(span.members[source.rank], source))
-            taken = span.members[source.rank]
-            if _shared_ns(taken, source):
-                keep, drop = sorted((source, taken), key=recency, reverse=True)
+            source_here = span.members[source.rank]
+            if _shared_ns(source_here, source):
+                keep, drop = sorted((source, source_here), key=recency, reverse=True)
                 span.members[source.rank] = keep
                 passed_over.append((drop, keep))
                 _widen(span, keep.window_start_ns, keep.window_end_ns)
@@ -104,9 +106,11 @@ def _clusters(
     return spans
 
 
-def _spans_by_name(spans: list[_Span], known: list[KnownCapture]) -> dict[str, _Span]:
+def _spans_by_name(spans: list[_Span], stored_captures: list[KnownCapture]) -> dict[str, _Span]:
     """Spans by capture name, known captures among them; new ones are named by their start."""
-    named = {capture.name: _Span(capture.start_ns, capture.end_ns, {}) for capture in known}
+    named = {
+        capture.name: _Span(capture.start_ns, capture.end_ns, {}) for capture in stored_captures
+    }
     own_names: set[str] = set()
     strangers: list[tuple[str, _Span]] = []
     for span in spans:
@@ -119,7 +123,7 @@ def _spans_by_name(spans: list[_Span], known: list[KnownCapture]) -> dict[str, _
     for name, span in strangers:
         meeting = [
             named[capture.name]
-            for capture in known
+            for capture in stored_captures
             if _Span(capture.start_ns, capture.end_ns, {}).overlap_ns(span)
             and not named[capture.name].members.keys() & span.members.keys()
         ]
@@ -141,9 +145,9 @@ def capture_name(start_ns: int | None) -> str:
     return f"{moment:%Y%m%dT%H%M%S}.{rest_ns // 10**6:03d}Z"
 
 
-def _fresh(name: str, taken: Container[str]) -> str:
+def _fresh(name: str, names: Container[str]) -> str:
     candidate, number = name, 2
-    while candidate in taken:
+    while candidate in names:
         candidate, number = f"{name}-{number}", number + 1
     return candidate
 
@@ -179,10 +183,10 @@ def _place_undated(
         dated[0].members[source.rank] = source
         return
     undated = spans.setdefault(UNDATED, _Span(None, None, {}))
-    taken = undated.members.get(source.rank)
-    if taken is None:
+    source_here = undated.members.get(source.rank)
+    if source_here is None:
         undated.members[source.rank] = source
         return
-    keep, drop = sorted((source, taken), key=recency, reverse=True)
+    keep, drop = sorted((source, source_here), key=recency, reverse=True)
     undated.members[source.rank] = keep
     passed_over.append((drop, keep))

@@ -126,8 +126,8 @@ def describe_files(folder: Path, files: Sequence[SourceFile], odd: list[str]) ->
     start_ns, end_ns = _window(paths)
     problem = None
     if not ranks:
-        told = "; ".join(odd) or "neither steps nor communication of any rank in it"
-        problem = f"results of msprof-analyze without figures: {told}; run its cluster analysis"
+        reason = "; ".join(odd) or "neither steps nor communication of any rank in it"
+        problem = f"results of msprof-analyze without figures: {reason}; run its cluster analysis"
     return ClusterOutput(str(folder), tuple(files), tuple(sorted(ranks)), start_ns, end_ns, problem)
 
 
@@ -137,7 +137,7 @@ def ranks_in(text: str | None) -> tuple[int, ...]:
 
 
 def _ranks_of_table(path: str, odd: list[str]) -> set[int]:
-    found: set[int] = set()
+    ranks: set[int] = set()
     try:
         with Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as stream:
             lines = iter(partial(stream.readline, _LINE_CHARACTERS), "")
@@ -145,14 +145,14 @@ def _ranks_of_table(path: str, odd: list[str]) -> set[int]:
             titles = [normal(title) for title in next(rows, [])]
             if not {"type", "index"} <= set(titles):
                 odd.append(f"{STEPS} has no columns Type and Index")
-                return found
+                return ranks
             kind, index = titles.index("type"), titles.index("index")
             for row in rows:
                 if len(row) > max(kind, index) and row[kind].strip().lower() == "rank":
-                    found |= _rank(row[index])
+                    ranks |= _rank(row[index])
     except (OSError, csv.Error) as error:
         odd.append(f"{STEPS} cannot be read ({error})")
-    return found
+    return ranks
 
 
 def _in_time(pieces: Iterable[Piece], path: str) -> Iterator[Piece]:
@@ -171,27 +171,27 @@ def _rank(value: object) -> set[int]:
 
 def _ranks_of_database(path: str) -> set[int]:
     for question in _RANK_QUERIES:
-        found: set[int] = set()
+        ranks: set[int] = set()
         for (value,) in ask(path, [question], within_s=_WITHIN_S)[0]:
-            found |= _rank(value)
-        if found:
-            return found
+            ranks |= _rank(value)
+        if ranks:
+            return ranks
     return set()
 
 
 def _ranks_of_times(path: str) -> set[int]:
     """Ranks that have measured operations: the whole file is looked through, not decoded."""
-    found: set[int] = set()
-    kept = b""
+    ranks: set[int] = set()
+    buffer = b""
     try:
         with Path(path).open("rb") as file:
             for chunk in _in_time(iter(partial(file.read, _CHUNK_BYTES), b""), path):
-                data = kept + chunk
-                found |= {int(rank) for rank in _MEASURED_RANK.findall(data)}
-                kept = data[-_KEPT_BYTES:]
+                data = buffer + chunk
+                ranks |= {int(rank) for rank in _MEASURED_RANK.findall(data)}
+                buffer = data[-_KEPT_BYTES:]
     except OSError:
         return set()
-    return found
+    return ranks
 
 
 def _window(paths: dict[str, str]) -> tuple[int | None, int | None]:

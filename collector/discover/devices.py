@@ -49,7 +49,7 @@ def by_device(framework: Framework, files: Files) -> list[Part]:
         return [Part(files)]
     return [
         Part(
-            {role: kept for role in files if (kept := _own(files[role], device))},
+            {role: own_files for role in files if (own_files := _own(files[role], device))},
             device,
             tuple(other for other in devices if other != device),
         )
@@ -73,17 +73,17 @@ def _devices(framework: Framework, files: Files) -> list[int]:
         )
         if not is_merged and _tells_rank(files, ranks):
             return []
-    found = {device for _, device in mapped} | _ran(files)
+    numbers = {device for _, device in mapped} | _ran(files)
     for group in files.values():
-        found |= {device for file in group if (device := device_of(file.path)) is not None}
+        numbers |= {device for file in group if (device := device_of(file.path)) is not None}
     for role in _TELLING:
         tables = [file for file in files.get(role, ()) if file.path.endswith(".csv")]
         for file in tables:
-            found |= _of_table(file, max(_LEAST_LOOKS, _LOOKS // len(tables)))
-    if not found:
+            numbers |= _of_table(file, max(_LEAST_LOOKS, _LOOKS // len(tables)))
+    if not numbers:
         for file in files.get("trace", ()):
-            found |= _of_labels(file)
-    return sorted(device for device in found if 0 <= device < _MOST_DEVICES)
+            numbers |= _of_labels(file)
+    return sorted(device for device in numbers if 0 <= device < _MOST_DEVICES)
 
 
 def _tells_rank(files: Files, mapped: set[int]) -> bool:
@@ -96,8 +96,8 @@ def _tells_rank(files: Files, mapped: set[int]) -> bool:
     for file in files.get("profiler_info", ()):
         if re.search(r"profiler_info_\d+\.json$", file.path):
             return True
-        told = re.search(rb'"rank_id"\s*:\s*"?(-?\d+)', _ends(file)[0])
-        if told and int(told[1]) >= 0:
+        match = re.search(rb'"rank_id"\s*:\s*"?(-?\d+)', _ends(file)[0])
+        if match and int(match[1]) >= 0:
             return True
     return False
 
@@ -105,8 +105,8 @@ def _tells_rank(files: Files, mapped: set[int]) -> bool:
 def _rank_devices(files: Files) -> set[tuple[int, int]]:
     """(rank, device) of the database's RANK_DEVICE_MAP; rank -1 where it names none."""
     query = "select distinct rankId, deviceId from RANK_DEVICE_MAP limit 4096"
-    asked = [("RANK_DEVICE_MAP", query)]
-    rows = [row for f in files.get("main_db", ())[:1] for row in ask(f.path, asked)[0]]
+    questions = [("RANK_DEVICE_MAP", query)]
+    rows = [row for f in files.get("main_db", ())[:1] for row in ask(f.path, questions)[0]]
     return {
         (rank if isinstance(rank, int) else -1, device)
         for rank, device in rows
@@ -124,14 +124,14 @@ def _of_tasks(path: str) -> set[int]:
         if isinstance(last, int) and last > 0:
             rows = ", ".join({str(1 + last * look // _LOOKS) for look in range(_LOOKS)} | {"1"})
             query = f"select distinct deviceId from TASK where rowid in ({rows})"
-            found = ask(path, [("TASK", query)])[0]
-            return {device for (device,) in found if isinstance(device, int)}
+            devices = ask(path, [("TASK", query)])[0]
+            return {device for (device,) in devices if isinstance(device, int)}
     return set()
 
 
 def _of_table(file: SourceFile, count: int) -> set[int]:
     """Devices of some of the rows of a CSV file, at `count` places and its end."""
-    found: set[int] = set()
+    devices: set[int] = set()
     try:
         with open_regular(file.path) as stream:
             titles = _cells(stream.readline(_SMALL_BYTES).decode("utf-8-sig", "replace"))
@@ -149,10 +149,10 @@ def _of_table(file: SourceFile, count: int) -> set[int]:
                 for line in stream.read(size).split(b"\n")[1:-1]:  # the first may be cut
                     cells = _cells(line.decode("utf-8", "replace"))
                     if len(cells) == len(titles) and cells[place].strip().isdecimal():
-                        found.add(int(cells[place]))
+                        devices.add(int(cells[place]))
     except OSError:
         return set()
-    return found
+    return devices
 
 
 def _cells(line: str) -> list[str]:

@@ -19,22 +19,22 @@ _SHOWN = 3
 
 
 def chosen_folders(
-    path: Path, found: Sequence[str], roots: Mapping[str, Sequence[str]]
+    path: Path, places: Sequence[str], roots: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, tuple[Path, ...]], dict[str, str]]:
     """The folders that count for each capture, and why there are none, or several, for it.
 
-    `found` lie at or below the profiles' `path`, `roots` are the folders of each capture's ranks.
+    `places` lie at or below the profiles' `path`, `roots` are the folders of each capture's ranks.
     Where there are several, it is that in whose parent all ranks of the capture lie, the deepest;
     else those inside its ranks' profiles; else those below the folder that holds all its ranks. Of
     several at one of these places all are read if they can be merged (`joined_files`), else none.
     """
     here = own_folder(path)
-    folders = {folder.resolve(): folder for folder in map(Path, found) if folder_files(folder)}
+    folders = {folder.resolve(): folder for folder in map(Path, places) if folder_files(folder)}
     if here is not None:
         folders[here.resolve()] = here
     if len(folders) < 2:
         return {capture: (folder,) for capture in roots for folder in folders.values()}, {}
-    chosen: dict[str, tuple[Path, ...]] = {}
+    folders_by_capture: dict[str, tuple[Path, ...]] = {}
     notes: dict[str, str] = {}
     is_only = len(roots) == 1
     for capture in roots:
@@ -42,7 +42,7 @@ def chosen_folders(
         if not mine:  # around no capture, such as beside links to the profiles
             mine = [here] if here is not None else list(folders.values()) if is_only else []
         if mine and joined_files(mine):
-            chosen[capture] = tuple(mine)
+            folders_by_capture[capture] = tuple(mine)
             if len(mine) > 1:
                 notes[capture] = (
                     f"{len(mine)} folders count tokens per expert, each for different ranks"
@@ -55,7 +55,7 @@ def chosen_folders(
             f" ({_names_of(sorted(folders.values()))}), none is nearest to the profiles, and they"
             f" do not hold one file of each rank: none is read, name one with {OPTION} DIR"
         )
-    return chosen, notes
+    return folders_by_capture, notes
 
 
 def nearest_folders(
@@ -83,5 +83,5 @@ def nearest_folders(
 
 
 def _names_of(folders: Sequence[Path]) -> str:
-    shown = ", ".join(storable(str(folder)) for folder in folders[:_SHOWN])
-    return shown + ", ..." * (len(folders) > _SHOWN)
+    names = ", ".join(storable(str(folder)) for folder in folders[:_SHOWN])
+    return names + ", ..." * (len(folders) > _SHOWN)

@@ -112,14 +112,14 @@ def holds_counts(folder: Path, names: Iterable[str]) -> bool:
 def folder_files(folder: Path) -> tuple[SourceFile, ...]:
     """Files with loads and placements in a folder, of dumps also one folder deeper (one for each
     node); none where nothing there counts tokens."""
-    found = _list_files(folder)
-    if _counting(found):
-        return tuple(found)
+    files = _list_files(folder)
+    if _counting(files):
+        return tuple(files)
     for inner in _folders(folder):
         deeper = _list_files(inner)
         if any(Path(file.path).name == CONFIG for file in deeper):
-            found += deeper
-    return tuple(found) if _counting(found) else ()
+            files += deeper
+    return tuple(files) if _counting(files) else ()
 
 
 def joined_files(folders: Sequence[Path]) -> tuple[SourceFile, ...] | None:
@@ -130,16 +130,16 @@ def joined_files(folders: Sequence[Path]) -> tuple[SourceFile, ...] | None:
     """
     if len(folders) == 1:
         return folder_files(folders[0])
-    found: dict[object, SourceFile] = {}
+    files: dict[object, SourceFile] = {}
     for file in (file for folder in folders for file in folder_files(folder)):
         name = Path(file.path).name
         if not (is_hooked := HOOKED.fullmatch(name)) and not MAP.fullmatch(name):
             return None
         # Of deployments there is one for all ranks, called as it may be.
-        first = found.setdefault(part_of(name) if is_hooked else "map", file)
+        first = files.setdefault(part_of(name) if is_hooked else "map", file)
         if first is not file and not _is_alike(first, file):
             return None
-    return tuple(found.values())
+    return tuple(files.values())
 
 
 def require_loads(folder: Path) -> None:
@@ -152,8 +152,8 @@ def require_loads(folder: Path) -> None:
 
 
 def expert_holders(
-    found: Sequence[tuple[str, RankSource]],
-    chosen: Sequence[tuple[str, RankSource]],
+    holders_here: Sequence[tuple[str, RankSource]],
+    sources: Sequence[tuple[str, RankSource]],
     published: Sequence[Manifest],
     loads: Mapping[str, Sequence[Path]],
     *,
@@ -165,8 +165,8 @@ def expert_holders(
     more parts of them by now.
     """
     if is_given:
-        return holders(found, chosen, published, rule=RULE, option=OPTION)
-    lowest = dict(sorted(((capture, s.rank) for capture, s in chosen), reverse=True))
+        return holders(holders_here, sources, published, rule=RULE, option=OPTION)
+    lowest = dict(sorted(((capture, s.rank) for capture, s in sources), reverse=True))
     for one in published:
         if RULE not in one.rules or one.capture not in lowest:
             continue
@@ -179,12 +179,12 @@ def expert_holders(
 
 
 def recorded_files(
-    current: Manifest | None, given: Folders | None
+    current: Manifest | None, load_folders: Folders | None
 ) -> tuple[str, tuple[SourceFile, ...]] | None:
     """A rank's folder, or several joined by `JOINT`, and their files: those that are given, else
     those it was read with, as they were then."""
-    if given is not None:
-        folders = (given,) if isinstance(given, Path) else given
+    if load_folders is not None:
+        folders = (load_folders,) if isinstance(load_folders, Path) else load_folders
         return JOINT.join(storable(str(one)) for one in folders), joined_files(folders) or ()
     folder = current.rules.get(RULE) if current else None
     if current is None or folder is None:
@@ -199,11 +199,11 @@ def recorded_files(
     return (folder, files) if files else None
 
 
-def with_loads(source: RankSource, kept: tuple[str, tuple[SourceFile, ...]] | None) -> RankSource:
+def with_loads(source: RankSource, loads: tuple[str, tuple[SourceFile, ...]] | None) -> RankSource:
     """The rank with a folder's files among its own."""
-    if kept is None:
+    if loads is None:
         return source
-    folder, files = kept
+    folder, files = loads
     rules = (*source.rules, (RULE, folder))
     return replace(source, files={**source.files, "expert_load": files}, rules=rules)
 
@@ -225,15 +225,15 @@ def current_loads(source: RankSource, *, force: bool) -> RankSource:
 
 def expert_facts(manifest: Manifest) -> ExpertFacts | None:
     """How the loads that a rank holds were counted; None where it holds none."""
-    told = {
+    facts = {
         name: manifest.rules[f"{RULE}.{name}"]
         for name in ExpertFacts.__dataclass_fields__
         if f"{RULE}.{name}" in manifest.rules
     }
-    source = told.pop("source", None)
+    source = facts.pop("source", None)
     if source not in ("hook", "dump"):
         return None
-    counts = {name: int(text) for name, text in told.items()}
+    counts = {name: int(text) for name, text in facts.items()}
     return ExpertFacts("hook" if source == "hook" else "dump", **counts)
 
 
@@ -246,15 +246,15 @@ def _list_files(folder: Path) -> list[SourceFile]:
         names = sorted(name for name in os.listdir(folder) if is_load_file(name))
     except OSError:
         return []
-    found: list[SourceFile] = []
+    files: list[SourceFile] = []
     for name in names:
         try:
             state = (folder / name).stat()
         except OSError:  # gone since, or a link to nowhere: as if it were not there
             continue
         if stat.S_ISREG(state.st_mode):  # opening a pipe could wait for ever
-            found.append(SourceFile(str(folder / name), state.st_size, state.st_mtime_ns))
-    return found
+            files.append(SourceFile(str(folder / name), state.st_size, state.st_mtime_ns))
+    return files
 
 
 def _is_alike(one: SourceFile, other: SourceFile) -> bool:

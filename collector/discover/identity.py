@@ -91,9 +91,9 @@ def identify(
         if device_id is None or path.endswith(f".{device_id}"):  # else it speaks of all devices
             answers += _valid(info.get("rank_id"), OF_INFO)
     if len({rank for rank, _ in answers}) > 1:
-        told = ", ".join(f"{rank} by {origin}" for rank, origin in answers)
+        words = ", ".join(f"{rank} by {origin}" for rank, origin in answers)
         warnings.append(
-            Message("sources disagree on the rank ({told}): the first is used", told=told)
+            Message("sources disagree on the rank ({told}): the first is used", told=words)
         )
     rank, origin = answers[0] if answers else (None, "")
 
@@ -119,8 +119,8 @@ def identify(
 
 
 def _from_name(path: str, pattern: str, origin: str) -> list[tuple[int, str]]:
-    found = re.fullmatch(pattern, Path(path).name)
-    return _valid(found[1], origin) if found else []
+    match = re.fullmatch(pattern, Path(path).name)
+    return _valid(match[1], origin) if match else []
 
 
 def _valid(value: object, origin: str) -> list[tuple[int, str]]:
@@ -195,11 +195,11 @@ def _database_facts(path: str, device_id: int | None) -> dict[str, object]:
 
 
 def _by_name(questions: Iterable[tuple[str, ...]], answers: list[list[Row]]) -> dict[str, object]:
-    found: dict[str, object] = {}
+    by_name: dict[str, object] = {}
     for names, rows in zip(questions, answers, strict=True):
         for row in rows[:1]:
-            found.update(zip(names, row, strict=True))
-    return found
+            by_name.update(zip(names, row, strict=True))
+    return by_name
 
 
 def _window(
@@ -271,8 +271,8 @@ def _ends(paths: list[str]) -> tuple[bytes, bytes]:
 
 def _trace_stamps(head: bytes, tail: bytes) -> list[int]:
     """Times in ns."""
-    found = _US.findall(head + b"\n" + tail)
-    return [int(us) * 1000 + int((ns or b"0").ljust(3, b"0")) for us, ns in found]
+    stamps = _US.findall(head + b"\n" + tail)
+    return [int(us) * 1000 + int((ns or b"0").ljust(3, b"0")) for us, ns in stamps]
 
 
 def _csv_stamps(head: bytes, tail: bytes) -> list[int]:
@@ -285,19 +285,19 @@ def _csv_stamps(head: bytes, tail: bytes) -> list[int]:
     # The last line of the head and the first of the tail may be cut.
     cells = [row[place] for row in rows[:-1] + _cells(tail)[1:] if len(row) == len(titles)]
     cells = cells or [row[place] for row in rows if len(row) == len(titles)]
-    told = (_CELL_US.fullmatch(cell) for cell in cells)
-    return [int(m[1]) * 1000 + int((m[2] or "0").ljust(3, "0")) for m in told if m]
+    stamps = (_CELL_US.fullmatch(cell) for cell in cells)
+    return [int(m[1]) * 1000 + int((m[2] or "0").ljust(3, "0")) for m in stamps if m]
 
 
 def _cells(text: bytes) -> list[list[str]]:
     lines = text.decode("utf-8", "replace").replace("\0", "").splitlines()
-    found = []
+    cells = []
     for line in lines:
         try:
-            found += list(csv.reader([line]))
+            cells += list(csv.reader([line]))
         except csv.Error:
             continue
-    return found
+    return cells
 
 
 def session_ns(paths: Iterable[str], event_ns: int) -> tuple[int, int] | None:
@@ -327,15 +327,15 @@ def _is(path: str, which: str) -> bool:
 def _readings(path: str, key: str) -> tuple[int | None, int | None]:
     """ns on the epoch's clock and on the machine's."""
     try:
-        told = json.loads(read_small(path))
+        content = json.loads(read_small(path))
     except (OSError, ValueError, RecursionError):
         return None, None
-    if not isinstance(told, dict):
+    if not isinstance(content, dict):
         return None, None
-    wall = _digits(told.get(key))
+    wall = _digits(content.get(key))
     if wall is not None and wall < EPOCH_FROM_NS // 10:
         wall *= 1000
-    return wall, _digits(told.get("clockMonotonicRaw"))
+    return wall, _digits(content.get("clockMonotonicRaw"))
 
 
 def _digits(value: object) -> int | None:

@@ -43,10 +43,10 @@ def candidates(folder: Path, names: Collection[str]) -> Iterator[Path]:
     Content tells, see `look_into`. Where so much JSON lies that looking into all of it would take
     long, only names that suggest a trace count.
     """
-    found = [name for name in names if _JSON.fullmatch(name) and not _NEVER.fullmatch(name)]
-    if len(found) > _LOOKED_INTO:
-        found = [name for name in found if _MAYBE.fullmatch(name)]
-    for name in sorted(found):
+    names_here = [name for name in names if _JSON.fullmatch(name) and not _NEVER.fullmatch(name)]
+    if len(names_here) > _LOOKED_INTO:
+        names_here = [name for name in names_here if _MAYBE.fullmatch(name)]
+    for name in sorted(names_here):
         if not (name.endswith(".gz") and name[:-3] in names):
             yield folder / name
 
@@ -88,8 +88,8 @@ def identify(path: str) -> Identity:
     worker = _WORKER.fullmatch(name)
     rank, origin = head.metadata.rank, "distributedInfo in the trace's head"
     warnings: tuple[str, ...] = ()
-    if rank is None and (found := _RANK.search(name) or _NUMBER.search(name)):
-        rank, origin = int(found[1]), "number in the trace's name"
+    if rank is None and (match := _RANK.search(name) or _NUMBER.search(name)):
+        rank, origin = int(match[1]), "number in the trace's name"
         untold = "the trace does not record its rank: rank {rank} is taken from its name"
         warnings = (Message(untold, rank=rank),)
     return Identity(

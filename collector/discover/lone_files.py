@@ -107,9 +107,9 @@ def look_at(path: Path) -> LoneFile:
             f"{path}: holds tokens per expert and is not a profile: show it with `npuscope"
             " experts`, or ingest its folder with --expert-load together with a profile"
         )
-    for mark, told in _BESIDE if head.lstrip().startswith(b"{") else ():
+    for mark, words in _BESIDE if head.lstrip().startswith(b"{") else ():
         if mark.search(head):
-            raise TraceNotFound(f"{path}: {told}")
+            raise TraceNotFound(f"{path}: {words}")
     if _PACKED.match(head):
         raise TraceNotFound(f"{path}: a packed file: unpack it, then give what was in it")
     if head.startswith(b"PAR1"):

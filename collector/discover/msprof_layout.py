@@ -37,9 +37,9 @@ _SLICE = re.compile(r"_slice_(\d+)")
 
 def is_msprof(names: Iterable[str]) -> bool:
     """Whether files of these names are msprof's own exports."""
-    known = list(names)
-    ours = any(_OF_MSPROF.fullmatch(name) for name in known)
-    return ours and not any(_OF_OTHERS.fullmatch(name) for name in known)
+    entries = list(names)
+    ours = any(_OF_MSPROF.fullmatch(name) for name in entries)
+    return ours and not any(_OF_OTHERS.fullmatch(name) for name in entries)
 
 
 def is_prof(folder: Path, names: Iterable[str]) -> bool:
@@ -77,8 +77,8 @@ def device_of(path: str) -> int | None:
     folder = Path(path).parent
     if folder.name in _OLDER_FOLDERS:
         folder = folder.parent
-    found = _DEVICE_FOLDER.fullmatch(folder.name)
-    return int(found[1]) if found else None
+    match = _DEVICE_FOLDER.fullmatch(folder.name)
+    return int(match[1]) if match else None
 
 
 def timeline_roles(names: Iterable[str]) -> dict[str, Role]:
@@ -89,9 +89,9 @@ def timeline_roles(names: Iterable[str]) -> dict[str, Role]:
     """
     by_numbers: dict[str, dict[str, list[str]]] = {}
     for name in names:
-        if found := _TIMELINE.fullmatch(name):
-            numbers = _SLICE.sub("", _STAMP.sub("", f"{found[2]}."))
-            by_numbers.setdefault(numbers, {}).setdefault(found[1], []).append(name)
+        if match := _TIMELINE.fullmatch(name):
+            numbers = _SLICE.sub("", _STAMP.sub("", f"{match[2]}."))
+            by_numbers.setdefault(numbers, {}).setdefault(match[1], []).append(name)
     return {
         name: "trace"
         for kinds in by_numbers.values()
@@ -110,8 +110,8 @@ def newest_of_each(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
     for file in files:
         folder, _, name = file.path.rpartition("/")
         alike.setdefault((folder, _SLICE.sub("", _STAMP.sub("", name))), []).append(file)
-    kept = [file for group in alike.values() for file in newest_export(group)]
-    return tuple(sorted(kept, key=lambda file: in_number_order(file.path)))
+    newest = [file for group in alike.values() for file in newest_export(group)]
+    return tuple(sorted(newest, key=lambda file: in_number_order(file.path)))
 
 
 def newest_export(files: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
@@ -122,28 +122,28 @@ def newest_export(files: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
     """
 
     def piece(file: SourceFile) -> tuple[int, str]:
-        found = _SLICE.search(Path(file.path).name)
-        return (int(found[1]) if found else -1, file.path)
+        match = _SLICE.search(Path(file.path).name)
+        return (int(match[1]) if match else -1, file.path)
 
-    def written(file: SourceFile) -> tuple[str, int]:
+    def time_of(file: SourceFile) -> tuple[str, int]:
         name = Path(file.path).name
-        found = _STAMP.search(name)
+        match = _STAMP.search(name)
         # The framework's own, which has no stamp, holds what msprof's copy does and more.
-        is_framework = not found and not _OF_MSPROF.fullmatch(name)
-        return ("~" if is_framework else found[1] if found else "", piece(file)[0])
+        is_framework = not match and not _OF_MSPROF.fullmatch(name)
+        return ("~" if is_framework else match[1] if match else "", piece(file)[0])
 
-    files = _of_one_form(files, written)
+    files = _of_one_form(files, time_of)
     numbers = [piece(file)[0] for file in files]
-    kept = list(files)
+    newest = list(files)
     if -1 in numbers or len(set(numbers)) < len(files):
-        first, *older = sorted(files, key=written, reverse=True)
-        kept = [first]
+        first, *older = sorted(files, key=time_of, reverse=True)
+        newest = [first]
         for file in older:
-            (stamp, number), (last, lowest) = written(file), written(kept[-1])
+            (stamp, number), (last, lowest) = time_of(file), time_of(newest[-1])
             if stamp != last and not 0 <= number < lowest:
                 break
-            kept.append(file)
-    return tuple(sorted(kept, key=piece))
+            newest.append(file)
+    return tuple(sorted(newest, key=piece))
 
 
 def _of_one_form(
@@ -161,8 +161,8 @@ def _of_one_form(
 
 def missing_slices(files: Iterable[SourceFile]) -> list[int]:
     """Numbers before the last slice of a table of which there is no file; none of a whole table."""
-    found = {int(one[1]) for file in files if (one := _SLICE.search(Path(file.path).name))}
-    return sorted({*range(max(found, default=0))} - found)
+    numbers = {int(one[1]) for file in files if (one := _SLICE.search(Path(file.path).name))}
+    return sorted({*range(max(numbers, default=0))} - numbers)
 
 
 def rules(
@@ -171,15 +171,15 @@ def rules(
     other_devices: tuple[int, ...],
 ) -> tuple[tuple[str, str], ...]:
     """Variants that the places and names of a rank's files show, as in ReadLog.rules."""
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     paths = [Path(file.path) for group in files.values() for file in group]
     if any(path.parent.name in _OLDER_FOLDERS for path in paths):
-        found.append(("layout", OLDER))
+        pairs.append(("layout", OLDER))
     elif framework == "msprof":
-        found.append(("layout", NEWER))
+        pairs.append(("layout", NEWER))
     if other_devices:
-        found.append(("devices", APART))
-    return tuple(found)
+        pairs.append(("devices", APART))
+    return tuple(pairs)
 
 
 def in_number_order(text: str) -> list[tuple[int, str]]:

@@ -23,18 +23,22 @@ from .msprof_layout import in_number_order
 ORIGIN = "numbered in order of host, device and folder"
 
 
-def with_ranks(found: Sequence[tuple[str, Identity]]) -> list[Identity]:
-    """The identities, each with a rank; `found` has the folder of each."""
-    told = _without_false_ranks([identity for _, identity in found])
-    known = {one.rank for one in told if one.rank is not None}
-    free = (number for number in range(len(told) + len(known)) if number not in known)
+def with_ranks(identities: Sequence[tuple[str, Identity]]) -> list[Identity]:
+    """The identities, each with a rank; `identities` has the folder of each."""
+    ranks = _without_false_ranks([identity for _, identity in identities])
+    known = {one.rank for one in ranks if one.rank is not None}
+    free = (number for number in range(len(ranks) + len(known)) if number not in known)
     order = sorted(
-        range(len(told)),
-        key=lambda n: (in_number_order(told[n].host), told[n].device, in_number_order(found[n][0])),
+        range(len(ranks)),
+        key=lambda n: (
+            in_number_order(ranks[n].host),
+            ranks[n].device,
+            in_number_order(identities[n][0]),
+        ),
     )
     holders: dict[tuple[str, int], list[tuple[int, list[Identity]]]] = defaultdict(list)
     for place in order:
-        one = told[place]
+        one = ranks[place]
         if one.rank is not None:
             continue
         numbers = holders[one.host, one.device] if one.host and one.device >= 0 else []
@@ -44,14 +48,14 @@ def with_ranks(found: Sequence[tuple[str, Identity]]) -> list[Identity]:
             numbers.append((number, []))
         next(held for n, held in numbers if n == number).append(one)
         warning = Message("no file records the rank: numbered {number}", number=number)
-        told[place] = replace(one, rank=number, origin=ORIGIN, warnings=(*one.warnings, warning))
-    return told
+        ranks[place] = replace(one, rank=number, origin=ORIGIN, warnings=(*one.warnings, warning))
+    return ranks
 
 
-def _without_false_ranks(found: Sequence[Identity]) -> list[Identity]:
+def _without_false_ranks(identities: Sequence[Identity]) -> list[Identity]:
     """The same, but for a `rank_id` that several devices at work at one time have in info.json."""
     holders: dict[int, list[Identity]] = defaultdict(list)
-    for one in found:
+    for one in identities:
         if one.rank is not None and one.origin == OF_INFO:
             holders[one.rank].append(one)
     false = {
@@ -73,7 +77,7 @@ def _without_false_ranks(found: Sequence[Identity]) -> list[Identity]:
         )
         if one.origin == OF_INFO and one.rank in false
         else one
-        for one in found
+        for one in identities
     ]
 
 

@@ -122,12 +122,12 @@ def search(path: Path) -> Findings:
     loads: list[Path] = []
     places = _profile_folders(path, problems, results, loads)
     with ThreadPoolExecutor(_LOOKING) as threads:
-        for found, unusable in threads.map(_guard(_look_into), places):
-            profiles += found
+        for findings, unusable in threads.map(_guard(_look_into), places):
+            profiles += findings
             problems += unusable
         if not profiles:  # what was made of profiles tells less than they do
-            for found, unusable in threads.map(_guard(_of_results), results):
-                profiles += found
+            for findings, unusable in threads.map(_guard(_of_results), results):
+                profiles += findings
                 problems += unusable
     if not profiles and not problems:
         if packed := next((name for name in names_in(path) if PACKED.fullmatch(name)), None):
@@ -153,10 +153,10 @@ def lone_loads(path: Path) -> tuple[Path, ...]:
 def _look_into(place: tuple[Path, Framework]) -> Seen:
     folder, framework = place
     if framework == "kineto":
-        seen = kineto_files.look_into(folder)
-        if isinstance(seen, str):
-            return [], [Problem(str(folder), seen)]
-        return [Profile(str(folder), framework, {"kineto": (f,)}, who) for f, who in seen], []
+        look = kineto_files.look_into(folder)
+        if isinstance(look, str):
+            return [], [Problem(str(folder), look)]
+        return [Profile(str(folder), framework, {"kineto": (f,)}, who) for f, who in look], []
     problems: list[Problem] = []
     files = _files(folder, framework, problems)
     if not EXPORTS & files.keys():
@@ -167,18 +167,18 @@ def _look_into(place: tuple[Path, Framework]) -> Seen:
 def _profiles(
     folder: Path, framework: Framework, files: dict[Role, tuple[SourceFile, ...]]
 ) -> list[Profile]:
-    found: list[Profile] = []
+    profiles: list[Profile] = []
     for one_rank in _by_rank(files):
         for part in by_device(framework, one_rank):
             identity = identify(folder, framework, part.files, part.device_id)
             rules = msprof_layout.rules(framework, part.files, part.other_devices)
-            found.append(
+            profiles.append(
                 Profile(
                     str(folder), framework, part.files, identity, part.device_id,
                     part.other_devices, rules,
                 )
             )  # fmt: skip
-    return found
+    return profiles
 
 
 def _of_file(path: Path) -> Findings:
@@ -186,15 +186,15 @@ def _of_file(path: Path) -> Findings:
     lone = lone_files.look_at(path)
     if lone.role == "kineto":
         identity = kineto_files.identify(str(path))
-        found = [Profile(str(path), "kineto", {"kineto": (lone.file,)}, identity)]
+        profiles = [Profile(str(path), "kineto", {"kineto": (lone.file,)}, identity)]
     elif lone.role == "cluster_output":
         output = cluster_outputs.describe_files(path, [lone.file], [])
         if output.problem:
             raise TraceNotFound(f"{path}: {output.problem}")
-        found = _of_output(output)
+        profiles = _of_output(output)
     else:
-        found = _profiles(path, lone.framework, {lone.role: (lone.file,)})
-    return Findings(tuple(found), ())
+        profiles = _profiles(path, lone.framework, {lone.role: (lone.file,)})
+    return Findings(tuple(profiles), ())
 
 
 def _guard(look: Callable[[Place], Seen]) -> Callable[[Place], Seen]:
@@ -232,11 +232,11 @@ def _of_output(output: cluster_outputs.ClusterOutput) -> list[Profile]:
 
 def number_ranks(findings: Findings) -> Discovery:
     """Ranks that no file tells are numbered in order of (host, device, folder), past the known."""
-    found = findings.profiles
-    identities = with_ranks([(profile.folder, profile.identity) for profile in found])
+    profiles = findings.profiles
+    identities = with_ranks([(profile.folder, profile.identity) for profile in profiles])
     ranks: list[RankSource] = []
     order = sorted(
-        zip(found, identities, strict=True),
+        zip(profiles, identities, strict=True),
         key=lambda one: (one[1].host, one[1].device, one[0].folder),
     )
     for profile, identity in order:
@@ -272,12 +272,12 @@ def _profile_folders(
 ) -> Iterator[tuple[Path, Framework]]:
     """Folders that are one rank's profile each, depth first in name order; `results` gets those
     with results of msprof-analyze, `loads` those with a training hook's counts."""
-    pending, seen = [start.resolve()], set[Path]()
+    pending, visited = [start.resolve()], set[Path]()
     while pending:
         folder = pending.pop()
-        if folder in seen:
+        if folder in visited:
             continue
-        seen.add(folder)
+        visited.add(folder)
         try:
             with os.scandir(folder) as entries:
                 children = sorted(entries, key=lambda entry: entry.name, reverse=True)
@@ -363,23 +363,25 @@ def _files(
         places.append(folder.parent)  # profiler_info_*.json stands one level up
     if framework == "msprof":
         places += msprof_layout.places(folder)
-    found = _collect(places, problems, info_only={folder.parent})
+    files_by_role = _collect(places, problems, info_only={folder.parent})
     profs = [folder] if framework == "msprof" else _prof_children(folder)
-    if framework != "msprof" and not EXPORTS & found.keys():
+    if framework != "msprof" and not EXPORTS & files_by_role.keys():
         # analysis kept only what msprof itself exported, of each session for itself
         inner: dict[Role, tuple[SourceFile, ...]] = {}
         for prof in profs:
             for role, files in _collect([prof, *msprof_layout.places(prof)], problems).items():
                 inner[role] = (*inner.get(role, ()), *files)
-        found = {**inner, **found}
-    if not {"main_db", "trace", "kernels"} & found.keys():
+        files_by_role = {**inner, **files_by_role}
+    if not {"main_db", "trace", "kernels"} & files_by_role.keys():
         older = [place for prof in profs for place in msprof_layout.older_places(prof)]
-        found = {**_collect(older, problems, older=True), **found}
-    if "info" not in found:  # raw data that was kept tells the chip, which text exports do not
+        files_by_role = {**_collect(older, problems, older=True), **files_by_role}
+    if (
+        "info" not in files_by_role
+    ):  # raw data that was kept tells the chip, which text exports do not
         devices = [place for prof in profs for place in msprof_layout.info_places(prof)]
-        told = _collect(devices, problems)
-        found |= {role: files for role, files in told.items() if role == "info"}
-    return found
+        files_of = _collect(devices, problems)
+        files_by_role |= {role: files for role, files in files_of.items() if role == "info"}
+    return files_by_role
 
 
 def _prof_children(folder: Path) -> list[Path]:
@@ -424,15 +426,15 @@ def _collect(
             )
     if older:
         return {role: msprof_layout.newest_of_each(files) for role, files in by_role.items()}
-    found = {role: msprof_layout.newest_export(files) for role, files in by_role.items()}
-    for files in found.values():
+    newest = {role: msprof_layout.newest_export(files) for role, files in by_role.items()}
+    for files in newest.values():
         if lacking := msprof_layout.missing_slices(files):
             numbers = ", ".join(map(str, lacking[:8]))
             what = f"slices {numbers} of this table are missing: copy them too, or export again"
             problems.append(Problem(files[-1].path, what))
-    if "kernels" in found:
-        found["kernels"] = _of_one_rank(found["kernels"], problems)
-    return found
+    if "kernels" in newest:
+        newest["kernels"] = _of_one_rank(newest["kernels"], problems)
+    return newest
 
 
 def _of_one_rank(files: tuple[SourceFile, ...], problems: list[Problem]) -> tuple[SourceFile, ...]:

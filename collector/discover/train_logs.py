@@ -23,8 +23,8 @@ from ..store.manifest import Manifest
 
 
 def holders(
-    found: Sequence[tuple[str, RankSource]],
-    chosen: Sequence[tuple[str, RankSource]],
+    candidates: Sequence[tuple[str, RankSource]],
+    sources: Sequence[tuple[str, RankSource]],
     published: Sequence[Manifest],
     *,
     rule: str = RULE,
@@ -34,11 +34,12 @@ def holders(
 
     `rule` stands in the rules of who has one, `option` names it.
 
-    Raises UsageError where the former is `found` but not chosen: the old log would stay beside.
+    Raises UsageError where the former is one of `candidates` but not chosen: the old log would stay
+    beside.
     """
-    there = {(capture, source.rank) for capture, source in found}
-    asked = {(capture, source.rank) for capture, source in chosen}
-    holding = dict(sorted(asked, reverse=True))
+    there = {(capture, source.rank) for capture, source in candidates}
+    places_of = {(capture, source.rank) for capture, source in sources}
+    holding = dict(sorted(places_of, reverse=True))
     for one in published:
         if (
             rule not in one.rules
@@ -46,7 +47,7 @@ def holders(
             or (one.capture, one.rank) not in there
         ):
             continue
-        if (one.capture, one.rank) not in asked:
+        if (one.capture, one.rank) not in places_of:
             raise UsageError(
                 f"{option}: rank {one.rank} of {one.capture} keeps what was read before:"
                 " name it in --ranks too"
@@ -55,10 +56,10 @@ def holders(
     return holding
 
 
-def logged_file(current: Manifest | None, given: Path | None) -> SourceFile | None:
+def logged_file(current: Manifest | None, log_path: Path | None) -> SourceFile | None:
     """The log of a rank: the one that is given, else the one it was read with, as it was then."""
-    if given is not None:
-        return _source_file(given)
+    if log_path is not None:
+        return _source_file(log_path)
     path = current.rules.get(RULE) if current else None
     for record in current.sources if current and path else ():
         if record.path == path:
@@ -93,13 +94,13 @@ def current_log(source: RankSource, *, force: bool) -> RankSource:
 
 def logged_facts(manifest: Manifest) -> LogFacts:
     """What the log that a rank holds says of the whole run; nothing where it holds none."""
-    told = {
+    facts = {
         name: manifest.rules[f"{RULE}.{name}"]
         for name in LogFacts.__dataclass_fields__
         if f"{RULE}.{name}" in manifest.rules
     }
-    scope = told.pop("tokens_per_s_of", None)
-    counts = {name: int(text) for name, text in told.items()}
+    scope = facts.pop("tokens_per_s_of", None)
+    counts = {name: int(text) for name, text in facts.items()}
     whose: Scope | None = "job" if scope == "job" else "device" if scope == "device" else None
     return LogFacts(**counts, tokens_per_s_of=whose)
 

@@ -90,18 +90,20 @@ def unread(path: Path, sources: Iterable[str], problems: Iterable[str] = ()) -> 
     were not entered they are unknown.
     """
     root = (path if path.is_dir() else path.parent).resolve()
-    known = {_real(source) for source in sources}
-    places = {str(parent) for source in known for parent in Path(source).parents}
-    told = {_real(place) for place in problems}
+    known_paths = {_real(source) for source in sources}
+    places = {str(parent) for source in known_paths for parent in Path(source).parents}
+    paths = {_real(place) for place in problems}
     kinds: dict[tuple[str, str], list[tuple[str, int | None]]] = {}
-    for entry, what, why, size_bytes in _walk(root, known, places, told):
+    for entry, what, why, size_bytes in _walk(root, known_paths, places, paths):
         kinds.setdefault((what, why), []).append((entry, size_bytes))
-    found = []
+    entries_here = []
     for (what, why), entries in kinds.items():
         sizes = [size for _, size in entries]
         total = None if None in sizes else sum(size for size in sizes if size is not None)
-        found.append(Unread(what, why, len(entries), total, min(entry for entry, _ in entries)))
-    return sorted(found, key=lambda one: (one.why, one.what))
+        entries_here.append(
+            Unread(what, why, len(entries), total, min(entry for entry, _ in entries))
+        )
+    return sorted(entries_here, key=lambda one: (one.why, one.what))
 
 
 def _real(place: str) -> str:
@@ -111,10 +113,10 @@ def _real(place: str) -> str:
 
 
 def _walk(
-    root: Path, known: set[str], places: set[str], told: set[str]
+    root: Path, known_paths: set[str], places: set[str], paths: set[str]
 ) -> Iterator[tuple[str, str, str, int | None]]:
-    """(path, what, why, bytes) of every file and closed folder that is not `known`."""
-    pending, seen = [str(root)], 0
+    """(path, what, why, bytes) of every file and closed folder that is not `known_paths`."""
+    pending, count = [str(root)], 0
     while pending:
         folder = pending.pop()
         try:
@@ -125,15 +127,15 @@ def _walk(
         if any(entry.name == MARKER for entry in entries):
             continue  # a store of ours
         for entry in entries:
-            seen += 1
-            if seen > _ENTRIES_AT_MOST:
+            count += 1
+            if count > _ENTRIES_AT_MOST:
                 yield folder, "more entries", "too many to list", None
                 return
             place = storable(entry.path)
-            if place in known or place in told:
+            if place in known_paths or place in paths:
                 continue
             if entry.is_symlink():
-                if _real(entry.path) not in known | places:
+                if _real(entry.path) not in known_paths | places:
                     yield entry.path, "links", "links are followed for profiles only", None
             elif not entry.is_dir(follow_symlinks=False):
                 what, why = _of_file(entry.name, storable(folder) in places)
@@ -167,8 +169,8 @@ def _with_parent(path: str) -> str:
 
 
 def _of_file(name: str, is_beside_read_ones: bool) -> tuple[str, str]:
-    if found := _match_name(_FILES, name):
-        return found
+    if match := _match_name(_FILES, name):
+        return match
     if role_of(name) is not None:
         why = "an older export next to a newer one" if is_beside_read_ones else _NO_RANK
         return _shape(name), why

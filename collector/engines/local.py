@@ -45,8 +45,8 @@ def cpu_count() -> int:
 
 
 def _look(path: Path) -> tuple[Discovery, str | None]:
-    found = discover(path)
-    return found, next((job_name(source) for source in found.ranks[:1]), None)
+    discovery = discover(path)
+    return discovery, next((job_name(source) for source in discovery.ranks[:1]), None)
 
 
 def _map(

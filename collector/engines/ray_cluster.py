@@ -91,22 +91,22 @@ def _search(path: Path) -> Findings | str:
 def sees(store: Path, token: str) -> bool:
     """Whether this machine may write to the store in which another one made the file `token`."""
     ends = time.monotonic() + _SHOWS_AFTER_S
-    while not (found := (store / token).is_file()) and time.monotonic() < ends:
+    while not (is_there := (store / token).is_file()) and time.monotonic() < ends:
         time.sleep(0.5)
-    return found and os.access(store, os.W_OK)
+    return is_there and os.access(store, os.W_OK)
 
 
 def one_picture(
-    path: Path, found: Mapping[tuple[str, ...], Findings | str], names: Mapping[str, str]
+    path: Path, looks: Mapping[tuple[str, ...], Findings | str], names: Mapping[str, str]
 ) -> Discovery:
     """Ranks of all nodes, each with the nodes that see it, and problems with where they are.
 
-    `found`: nodes that see one folder -> what is in it; `names`: how people call a node. Raises
+    `looks`: nodes that see one folder -> what is in it; `names`: how people call a node. Raises
     TraceNotFound where no node sees anything.
     """
-    readable = {nodes: f for nodes, f in found.items() if isinstance(f, Findings)}
+    readable = {nodes: f for nodes, f in looks.items() if isinstance(f, Findings)}
     if not readable:
-        reasons = [reason for reason in found.values() if isinstance(reason, str)]
+        reasons = [reason for reason in looks.values() if isinstance(reason, str)]
         reason = reasons[0] if reasons else f"{path}: no such file or folder"
         raise TraceNotFound(f"{reason} (so on each of {len(names)} nodes)")
     profiles: dict[object, Profile] = {}
@@ -115,36 +115,36 @@ def one_picture(
         for profile in findings.profiles:
             place = (profile.folder, profile.device_id, profile.identity.rank)
             key = (place, tuple(sorted(profile.files.items())))
-            known = profiles.setdefault(key, profile)
-            profiles[key] = replace(known, nodes=(*known.nodes, *nodes))
+            profile_here = profiles.setdefault(key, profile)
+            profiles[key] = replace(profile_here, nodes=(*profile_here.nodes, *nodes))
         for problem in findings.problems:
             problems[problem] = (*problems.get(problem, ()), *nodes)
     everywhere = set(names)
-    placed = tuple(
+    problems_here = tuple(
         replace(p, nodes=() if set(p.nodes) == everywhere else tuple(sorted(p.nodes)))
         for p in profiles.values()
     )
-    told = tuple(
+    problems_of_nodes = tuple(
         problem
         if set(nodes) == everywhere
         else replace(problem, path=f"{', '.join(names[node] for node in nodes)}: {problem.path}")
         for problem, nodes in problems.items()
     )
-    return number_ranks(Findings(placed, told))
+    return number_ranks(Findings(problems_here, problems_of_nodes))
 
 
 def by_folder(views: Mapping[str, View]) -> list[tuple[str, ...]]:
     """Nodes grouped by the folder they see; those that see none are left out."""
     groups: dict[tuple[object, ...], list[str]] = {}
-    for node, seen in views.items():
-        if seen.folder is not None:
-            groups.setdefault(seen.folder, []).append(node)
+    for node, view in views.items():
+        if view.folder is not None:
+            groups.setdefault(view.folder, []).append(node)
     return [tuple(nodes) for nodes in groups.values()]
 
 
 def strangers(views: Mapping[str, View]) -> Sequence[str]:
     """Nodes that run another npuscope than this one."""
-    return [node for node, seen in views.items() if seen.version != version()]
+    return [node for node, view in views.items() if view.version != version()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +193,13 @@ def spread(
         import ray
 
         names = {node.id: node.name for node in _nodes()}
-        told, _ = _on_each(names, version)
-        if others := [names[node] for node, one in told.items() if one != version()]:
+        versions, _ = _on_each(names, version)
+        if others := [names[node] for node, one in versions.items() if one != version()]:
             raise UsageError(f"npuscope here is {version()}, on {', '.join(others)} another")
         work = _remote(_call, None, num_cpus=1, max_retries=_RETRIES)
         shared = ray.put(function)
-        asked = [work.remote(shared, task) for task in tasks]
-        for ref in asked:
+        futures = [work.remote(shared, task) for task in tasks]
+        for ref in futures:
             yield ray.get(ref)
 
 
@@ -258,13 +258,13 @@ def _on_each(
     """
     import ray
 
-    asked = {
+    futures = {
         node: _remote(function, node, num_cpus=0, max_retries=0).remote(*arguments)
         for node in names
     }
     results: dict[str, Any] = {}
     gone: list[Problem] = []
-    for node, ref in asked.items():
+    for node, ref in futures.items():
         try:
             results[node] = ray.get(ref)
         except ray.exceptions.RayTaskError as error:
@@ -285,11 +285,11 @@ def _look(path: Path) -> tuple[Discovery, str | None]:
     views, gone = _on_each(names, view, path)
     names = {node: names[node] for node in views}
     if others := strangers(views):
-        told = ", ".join(f"{names[node]} has {views[node].version}" for node in others)
-        raise UsageError(f"npuscope here is {version()}, node {told}: install one")
+        words = ", ".join(f"{names[node]} has {views[node].version}" for node in others)
+        raise UsageError(f"npuscope here is {version()}, node {words}: install one")
     groups = {nodes[0]: nodes for nodes in by_folder(views)}
-    found, lost_since = _on_each({node: names[node] for node in groups}, _search, path)
-    picture = one_picture(path, {groups[node]: f for node, f in found.items()}, names)
+    findings, lost_since = _on_each({node: names[node] for node in groups}, _search, path)
+    picture = one_picture(path, {groups[node]: f for node, f in findings.items()}, names)
     first = picture.ranks[:1]
     job = None
     for source in first:
@@ -304,10 +304,10 @@ def _reach(store: Path) -> None:
     token.touch()
     try:
         names = {node.id: node.name for node in _nodes()}
-        seen, _ = _on_each(names, sees, store, token.name)
+        answers_of, _ = _on_each(names, sees, store, token.name)
     finally:
         token.unlink(missing_ok=True)
-    blind = ", ".join(names[node] for node, sees in seen.items() if not sees)
+    blind = ", ".join(names[node] for node, sees in answers_of.items() if not sees)
     if blind:
         raise StoreError(
             f"{store}: not there or not writable on {blind}: with --engine ray give --store a "
@@ -348,8 +348,8 @@ def _map(
                 for task in batch:
                     yield lost_rank(task, "no node that sees its files is left in the cluster")
             limit = min(sum(_cpus(nodes)), jobs or len(tasks))
-            while len(running) < limit and go_on() and (chosen := _next(waiting, nodes, running)):
-                running[_start(function, chosen)] = chosen
+            while len(running) < limit and go_on() and (attempt := _next(waiting, nodes, running)):
+                running[_start(function, attempt)] = attempt
             if not running:
                 return
             [ref], _ = ray.wait(list(running))
@@ -407,10 +407,10 @@ def _next(
     return None
 
 
-def _start(function: Read, chosen: _Try) -> Any:
-    name = f"npuscope rank {chosen.batch[0].source.rank}"
-    work = _remote(_work, chosen.node, num_cpus=1, max_retries=_RETRIES, name=name)
-    return work.remote(function, chosen.batch)
+def _start(function: Read, attempt: _Try) -> Any:
+    name = f"npuscope rank {attempt.batch[0].source.rank}"
+    work = _remote(_work, attempt.node, num_cpus=1, max_retries=_RETRIES, name=name)
+    return work.remote(function, attempt.batch)
 
 
 def _work(function: Read, batch: Sequence[RankTask]) -> Sequence[RankOutcome]:
@@ -418,8 +418,8 @@ def _work(function: Read, batch: Sequence[RankTask]) -> Sequence[RankOutcome]:
 
 
 def _reason(error: Exception) -> str:
-    told = str(error).strip().splitlines() or [""]
+    lines = str(error).strip().splitlines() or [""]
     return (
         f"its reading process was lost, {_RETRIES} more tries too ({type(error).__name__}: "
-        f"{told[0]}): out of memory? Give less --jobs or --memory"
+        f"{lines[0]}): out of memory? Give less --jobs or --memory"
     )

@@ -14,21 +14,21 @@ _SHOWN = 3
 
 def changed_files(source: RankSource) -> dict[str, str]:
     """Files that are not as large any more as when they were found: somebody writes them."""
-    found: dict[str, str] = {}
+    changes: dict[str, str] = {}
     for role, file in ((role, file) for role, group in source.files.items() for file in group):
         try:
             size_bytes = Path(file.path).stat().st_size
         except OSError as error:
-            found[file.path] = f"removed while being read ({error.strerror}): ingest again"
+            changes[file.path] = f"removed while being read ({error.strerror}): ingest again"
             continue
         if role in ("train_log", "expert_load") and size_bytes > file.size_bytes:
             continue  # a job that goes on logs on
         if size_bytes != file.size_bytes:
-            found[file.path] = (
+            changes[file.path] = (
                 f"changed while being read ({file.size_bytes} bytes, then {size_bytes}): ingest"
                 " again when it is complete"
             )
-    return found
+    return changes
 
 
 def worse_than(before: Manifest | None, now: Manifest) -> str | None:

@@ -79,8 +79,8 @@ def representatives(
     path: Path, run: str, capture: str, ranks: Container[int]
 ) -> tuple[Representative, ...]:
     """Of some published `ranks` of a capture those that stand for them, in order."""
-    found = [m for m in manifests(path, run=run, capture=capture) if m.rank in ranks]
-    with store.over(path, found) as con:
+    manifests_here = [m for m in manifests(path, run=run, capture=capture) if m.rank in ranks]
+    with store.over(path, manifests_here) as con:
         rows = con.execute(schema.sql("ingest/representatives.sql")).fetchall()
     return choose([Candidate(*row) for row in rows])
 
@@ -91,15 +91,15 @@ def choose(candidates: Sequence[Candidate]) -> tuple[Representative, ...]:
     Of equals the lowest rank. Where no times are known, the lowest rank of each stage.
     """
     timed = [candidate for candidate in candidates if candidate.own_ns is not None]
-    chosen: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     if timed:
         slowest = min(timed, key=lambda c: (-(c.own_ns or 0), c.rank))
-        chosen[slowest.rank] = "slowest"
-        chosen.setdefault(_median(timed).rank, "median")
+        reasons[slowest.rank] = "slowest"
+        reasons.setdefault(_median(timed).rank, "median")
     for stage in sorted({candidate.stage for candidate in candidates}):
         members = [candidate for candidate in candidates if candidate.stage == stage]
-        chosen.setdefault(_median(members).rank, f"stage {stage}")
-    return tuple(Representative(rank, chosen[rank]) for rank in sorted(chosen))
+        reasons.setdefault(_median(members).rank, f"stage {stage}")
+    return tuple(Representative(rank, reasons[rank]) for rank in sorted(reasons))
 
 
 def _median(candidates: Sequence[Candidate]) -> Candidate:
@@ -127,9 +127,9 @@ class IngestResult:
     @property
     def unread_files(self) -> tuple[tuple[int, str, str], ...]:
         """Rank, file and reason of what is missing from ranks that are published, old and new."""
-        told = [(o.rank, *pair) for o in self.published for pair in o.failed_files]
-        told += [(m.rank, *pair) for m in self.unchanged for pair in m.failed_files.items()]
-        return tuple(told)
+        triples = [(o.rank, *pair) for o in self.published for pair in o.failed_files]
+        triples += [(m.rank, *pair) for m in self.unchanged for pair in m.failed_files.items()]
+        return tuple(triples)
 
     @property
     def is_complete(self) -> bool:
@@ -197,20 +197,20 @@ def ingest(
         expert_load = expert_load.absolute()
         require_loads(expert_load)
     with space.explain_full_disk(store), _open_engine(engine, address, jobs) as ready:
-        found, job = ready.look(path)
+        discovery, job = ready.look(path)
         run = storable(run or job or _folder_name(path))
         # Before the store is made: what is refused leaves nothing behind.
-        absent = _absent(found, selection, path) if selection else ()
+        absent = _absent(discovery, selection, path) if selection else ()
         create_store(store)
         ready.reach(store)
         sweep(store)
         each_bytes = None
         if memory_bytes is not None:
-            each_bytes = memory_bytes // ready.sharing(len(found.ranks) or 1)
+            each_bytes = memory_bytes // ready.sharing(len(discovery.ranks) or 1)
         if selection:
             remember(store, run, path, selection)
         planned = partial(
-            make_plan, found, store, path=path, run=run, memory_bytes=each_bytes, force=force
+            make_plan, discovery, store, path=path, run=run, memory_bytes=each_bytes, force=force
         )
         plan = planned(
             selection=selection, shard=shard, train_log=train_log, expert_load=expert_load
@@ -220,18 +220,18 @@ def ingest(
             for manifest in with_stale_summaries(plan.unchanged, summarise):
                 rebuild_summaries(store, manifest, summarise, memory_bytes or _SUMMARY_BYTES)
         outcomes, full = _read_all(ready, plan.tasks, summarise, progress)
-        chosen: tuple[Representative, ...] = ()
+        representatives: tuple[Representative, ...] = ()
         if selection and selection.light and not full:
-            chosen, tasks = _representatives(
+            representatives, tasks = _representatives(
                 store, plan, planned, selection, is_shared=shard is not None
             )
             progress.planned(dataclasses.replace(plan, tasks=(*plan.tasks, *tasks)))
             more, full = _read_all(ready, tasks, summarise, progress)
-            told = {(o.capture, o.rank) for o in more}
-            outcomes = [o for o in outcomes if (o.capture, o.rank) not in told] + more
+            again = {(o.capture, o.rank) for o in more}
+            outcomes = [o for o in outcomes if (o.capture, o.rank) not in again] + more
         may_drop = ready.sees_all and shard is None
         vanished = tuple(
-            m for m in plan.vanished if may_drop and not _is_unread(m, outcomes, found)
+            m for m in plan.vanished if may_drop and not _is_unread(m, outcomes, discovery)
         )
         for manifest in vanished:
             stores.drop(store, manifest)
@@ -247,7 +247,7 @@ def ingest(
     read = {(outcome.capture, outcome.rank) for outcome in outcomes}
     unchanged = tuple(m for m in plan.unchanged if (m.capture, m.rank) not in read)
     result = IngestResult(
-        str(store), run, published, failed, unchanged, vanished, problems, chosen, absent
+        str(store), run, published, failed, unchanged, vanished, problems, representatives, absent
     )
     is_empty_share = shard is not None and not plan.tasks and not problems
     nothing_new = not published and not plan.unchanged and not is_empty_share
@@ -258,10 +258,10 @@ def ingest(
     return result
 
 
-def _absent(found: Discovery, selection: Selection, path: Path) -> Spans:
+def _absent(discovery: Discovery, selection: Selection, path: Path) -> Spans:
     """Ranks asked for that are not there. A choice that names none of those here is a slip, not an
     empty answer: raises UsageError."""
-    ranks = {source.rank for source in found.ranks}
+    ranks = {source.rank for source in discovery.ranks}
     if not ranks or selection.ranks is None:
         return ()
     if not any(map(selection.has_rank, ranks)):
@@ -284,17 +284,17 @@ def _representatives(
 
     None of a capture of which ranks are still missing: of several shards the last one chooses.
     """
-    chosen: list[Representative] = []
+    result: list[Representative] = []
     tasks: list[RankTask] = []
     for capture, ranks in plan.captures.items():
         there = {m.rank for m in manifests(store, run=plan.run, capture=capture)}
         if not ranks & there or (is_shared and ranks - there):
             continue
-        found = representatives(store, plan.run, capture, ranks)
-        named = dataclasses.replace(selection.in_full(), ranks=spans_of(r.rank for r in found))
-        chosen += found
+        witnesses = representatives(store, plan.run, capture, ranks)
+        named = dataclasses.replace(selection.in_full(), ranks=spans_of(r.rank for r in witnesses))
+        result += witnesses
         tasks += [task for task in planned(selection=named).tasks if task.capture == capture]
-    return tuple(chosen), tuple(tasks)
+    return tuple(result), tuple(tasks)
 
 
 def _open_engine(
@@ -325,8 +325,8 @@ def _read_all(
             progress.finished(outcome)
     if go_on():
         return outcomes, []
-    told = {(outcome.capture, outcome.rank) for outcome in outcomes}
-    untold = [task for task in tasks if (task.capture, task.source.rank) not in told]
+    done_ranks = {(outcome.capture, outcome.rank) for outcome in outcomes}
+    untold = [task for task in tasks if (task.capture, task.source.rank) not in done_ranks]
     outcomes += [
         lost_rank(task, "not tried: no space left on the disk of the store") for task in untold
     ]
@@ -343,7 +343,7 @@ def _read(
     return read_batch(tasks, summarise, advance)
 
 
-def _is_unread(manifest: Manifest, outcomes: list[RankOutcome], found: Discovery) -> bool:
+def _is_unread(manifest: Manifest, outcomes: list[RankOutcome], discovery: Discovery) -> bool:
     """Whether a rank's folder is still there but could not be read: then what is published stays.
 
     Its files may have been the only ones to tell its rank, which seems gone then.
@@ -351,7 +351,7 @@ def _is_unread(manifest: Manifest, outcomes: list[RankOutcome], found: Discovery
     root = Path(manifest.source_root)
     if any(o.error is not None and Path(storable(o.root)) == root for o in outcomes):
         return True
-    places = [Path(storable(problem.path)) for problem in found.problems]
+    places = [Path(storable(problem.path)) for problem in discovery.problems]
     return any(root.is_relative_to(p) or p.is_relative_to(root) for p in places)
 
 
@@ -365,9 +365,9 @@ def _folder_name(path: Path) -> str:
 def _nothing_readable(path: Path, result: IngestResult) -> str:
     reasons = [f"{o.root}: {o.error}" for o in result.failed]
     reasons += [f"{p.path}: {p.message}" for p in result.problems]
-    shown = "\n  ".join(reasons[:10])
+    names = "\n  ".join(reasons[:10])
     more = f"\n  ... and {len(reasons) - 10} more" if len(reasons) > 10 else ""
-    return f"{path}: nothing here could be read:\n  {shown}{more}"
+    return f"{path}: nothing here could be read:\n  {names}{more}"
 
 
 @contextlib.contextmanager
@@ -378,7 +378,7 @@ def _taken_apart(tasks: Sequence[RankTask]) -> Iterator[Sequence[RankTask]]:
     staging folder if this process dies. Where files are not seen from here, their ranks' readings
     take them apart themselves.
     """
-    made: dict[tuple[str, str], Path] = {}
+    folders: dict[tuple[str, str], Path] = {}
     ready: list[RankTask] = []
     try:
         for task in tasks:
@@ -386,15 +386,15 @@ def _taken_apart(tasks: Sequence[RankTask]) -> Iterator[Sequence[RankTask]]:
             shared = source.path("cluster_output")
             if shared is not None and source.shared_by > 1 and Path(shared).exists():
                 key = (task.capture, source.root)
-                if key not in made:
-                    made[key] = _take_apart(
+                if key not in folders:
+                    folders[key] = _take_apart(
                         task, [t for t in tasks if t.source.root == source.root]
                     )
-                source = replace(source, parts=str(made[key]))
+                source = replace(source, parts=str(folders[key]))
             ready.append(replace(task, source=source))
         yield ready
     finally:
-        for folder in made.values():
+        for folder in folders.values():
             shutil.rmtree(folder, ignore_errors=True)
 
 

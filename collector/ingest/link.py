@@ -117,10 +117,10 @@ def _tell_repeats(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
                 table=table,
                 count=int(count),
             )
-    for table, known in _MEASURED.items():
+    for table, tables_of in _MEASURED.items():
         if is_empty(con, table):
             continue
-        rows = f"from {table} where {known} is not null"
+        rows = f"from {table} where {tables_of} is not null"
         count = scalar(
             con,
             f"select (select count(*) {rows}) - (select count(*) from (select distinct * {rows}))",
@@ -300,8 +300,8 @@ def _compare_sums(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadL
     counted = [row for row in run(con, _COUNTED).fetchall() if _differ(*row[1:])]
     longer = [step for step, told_ns, kernels_ns in counted if kernels_ns > told_ns]
     united = dict(run(con, _UNITED, [longer]).fetchall()) if longer else {}
-    found = [(step, told_ns, united.get(step, own_ns)) for step, told_ns, own_ns in counted]
-    differing = [row for row in found if _differ(*row[1:])]
+    triples = [(step, told_ns, united.get(step, own_ns)) for step, told_ns, own_ns in counted]
+    differing = [row for row in triples if _differ(*row[1:])]
     if differing:
         step, told_ns, kernels_ns = max(differing, key=lambda one: abs(one[1] - one[2]))
         log.warn(
@@ -353,15 +353,15 @@ def keep_steps(con: duckdb.DuckDBPyConnection, steps: Spans, log: ReadLog) -> No
 
     Warns where the rank has none of them.
     """
-    chosen = " or ".join(f"step between {first} and {last}" for first, last in steps)
+    condition = " or ".join(f"step between {first} and {last}" for first, last in steps)
     everywhere = " union ".join(f"select step from {table}" for table in STEPPED)
     present = [step for (step,) in run(con, f"{everywhere} order by 1").fetchall()]
-    kept = [
+    steps_here = [
         step for (step,) in con.execute(
-            f"select step from ({everywhere}) where {chosen} order by 1"
+            f"select step from ({everywhere}) where {condition} order by 1"
         ).fetchall()
     ]  # fmt: skip
-    if not kept:
+    if not steps_here:
         there = ", ".join(str(step) for step in present[:8] if step is not None)
         log.warn(
             f"no step of --steps {spans_text(steps)}: "
@@ -371,7 +371,7 @@ def keep_steps(con: duckdb.DuckDBPyConnection, steps: Spans, log: ReadLog) -> No
     ranges = _spans_ns(con, steps, _TRACES)
     hulls = _spans_ns(con, steps, _COMMUNICATION)
     conditions = {
-        name: f"({chosen})"
+        name: f"({condition})"
         for name, table in schema.tables().items()
         # What was logged beside the selected steps is what they are compared with.
         if name not in ("train_log", "expert_load")
@@ -382,7 +382,7 @@ def keep_steps(con: duckdb.DuckDBPyConnection, steps: Spans, log: ReadLog) -> No
         conditions[name] = _meets(ranges, *times)
     conditions["comm_tasks"] = (
         "case when op_id in (select op_id from comm_ops) then"
-        f" op_id in (select op_id from comm_ops where {chosen})"
+        f" op_id in (select op_id from comm_ops where {condition})"
         f" else {conditions['comm_tasks']} end"
     )
     for name, valid in (("kernels", _COMPUTE), ("comm_ops", _OPERATION)):
@@ -391,7 +391,7 @@ def keep_steps(con: duckdb.DuckDBPyConnection, steps: Spans, log: ReadLog) -> No
     for name in sorted(conditions, key=lambda name: name == "comm_ops"):
         if not is_empty(con, name):
             run(con, f'delete from "{name}" where not coalesce({conditions[name]}, false)')
-    run(con, "update ranks set kept_steps = ?", [kept])
+    run(con, "update ranks set kept_steps = ?", [steps_here])
 
 
 def _witness(con: duckdb.DuckDBPyConnection, table: str, valid: str, condition: str) -> str:
@@ -400,31 +400,31 @@ def _witness(con: duckdb.DuckDBPyConnection, table: str, valid: str, condition: 
     Without any, a rank that computes or communicates in other steps only would look as if it
     never did, and its figures as if they were unknown.
     """
-    found = scalar(
+    witness = scalar(
         con,
         f"""
         select min(rowid) from "{table}" where {valid}
         having count(*) filter (where coalesce({condition}, false)) = 0
     """,
     )
-    return "false" if found is None else f"rowid = {found}"
+    return "false" if witness is None else f"rowid = {witness}"
 
 
 def _spans_ns(con: duckdb.DuckDBPyConnection, steps: Spans, traces: str) -> list[tuple[int, int]]:
     """Disjoint times from the first to the last of `traces`, one for each run of chosen steps."""
-    found = [
+    spans = [
         con.execute(
             f"select min(start_ns), max(end_ns) from ({traces}) where step between ? and ?",
             span,
         ).fetchall()[0]
         for span in steps
     ]
-    return _merge_spans(found)
+    return _merge_spans(spans)
 
 
-def _merge_spans(found: list[tuple[int | None, int | None]]) -> list[tuple[int, int]]:
+def _merge_spans(spans: list[tuple[int | None, int | None]]) -> list[tuple[int, int]]:
     merged: list[tuple[int, int]] = []
-    for start, end in sorted((a, b) for a, b in found if a is not None and b is not None):
+    for start, end in sorted((a, b) for a, b in spans if a is not None and b is not None):
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:

@@ -88,17 +88,17 @@ def make_plan(
     remembered = selection or _earlier_selection(store, run, path)
     tasks: list[RankTask] = []
     unchanged: list[Manifest] = []
-    told = [
+    problems_of_files = [
         (storable(problem.path), problem.message)
         for problem in discovery.problems
         if role_of(Path(problem.path).name)
     ]
-    chosen = [
+    sources = [
         (capture, source)
         for capture, source in assignment.chosen
         if selection is None or selection.has_rank(source.rank)
     ]
-    holding = holders(assignment.chosen, chosen, published) if train_log else {}
+    holding = holders(assignment.chosen, sources, published) if train_log else {}
     roots: dict[str, list[str]] = {}
     for capture, source in assignment.chosen:
         roots.setdefault(capture, []).append(source.root)
@@ -106,43 +106,44 @@ def make_plan(
     if expert_load is not None:
         loads, unclear = dict.fromkeys(roots, (expert_load,)), {}
     counting = expert_holders(
-        assignment.chosen, chosen, published, loads, is_given=expert_load is not None
+        assignment.chosen, sources, published, loads, is_given=expert_load is not None
     )
-    looked_at = {(capture, source.rank) for capture, source in chosen}
+    looked_at = {(capture, source.rank) for capture, source in sources}
     lost = torn(store, [m for m in published if (m.capture, m.rank) in looked_at])
-    for capture, source in share_of(shard, chosen) if shard else chosen:
+    for capture, source in share_of(shard, sources) if shard else sources:
         source = with_rules(source)
         current = read_manifest(rank_folder(store, run, capture, source.rank))
-        given = train_log if holding.get(capture) == source.rank else None
-        source = with_log(source, logged_file(current, given))
+        log = train_log if holding.get(capture) == source.rank else None
+        source = with_log(source, logged_file(current, log))
         if counting.get(capture) == source.rank:
             source = with_loads(source, recorded_files(current, loads.get(capture)))
             if capture in unclear:
                 source = replace(source, warnings=(*source.warnings, unclear[capture]))
         else:
             source = with_loads(source, recorded_files(current, None))
-        asked = _asked_of(source.rank, current, selection, remembered)
-        if asked is None:
+        selection_of_rank = _asked_of(source.rank, current, selection, remembered)
+        if selection_of_rank is None:
             continue
-        if current and not force and current.selection.covers(asked):
+        if current and not force and current.selection.covers(selection_of_rank):
             is_there = (run, capture, source.rank) not in lost
             if is_there and is_unchanged(store, current, source):
                 unchanged.append(current)
                 continue
         if current and not force:
-            asked = current.selection.joined(asked)
+            selection_of_rank = current.selection.joined(selection_of_rank)
         source = replace(
-            current_loads(current_log(source, force=force), force=force), selection=asked
+            current_loads(current_log(source, force=force), force=force),
+            selection=selection_of_rank,
         )
         own = storable(source.root)
-        unreadable = tuple((p, why) for p, why in told if Path(p).is_relative_to(own))
+        unreadable = tuple((p, why) for p, why in problems_of_files if Path(p).is_relative_to(own))
         tasks.append(RankTask(str(store), run, capture, source, memory_bytes, force, unreadable))
-    wanted = {(capture, source.rank) for capture, source in assignment.chosen}
+    keys = {(capture, source.rank) for capture, source in assignment.chosen}
     root = storable(str(path.resolve()))
     vanished = [
         m
         for m in published
-        if (m.capture, m.rank) not in wanted
+        if (m.capture, m.rank) not in keys
         and Path(m.source_root).is_relative_to(root)
         and (selection is None or selection.has_rank(m.rank))
     ]
@@ -150,15 +151,15 @@ def make_plan(
     problems += [
         Problem(
             dropped.root,
-            f"rank {dropped.rank} was also profiled at the same time in {kept.root}, which ended"
+            f"rank {dropped.rank} was also profiled at the same time in {winner.root}, which ended"
             " last and is used",
         )
-        for dropped, kept in assignment.passed_over
+        for dropped, winner in assignment.passed_over
     ]
     if shard and shard.index:
         problems = []
     captures: dict[str, frozenset[int]] = {}
-    for capture, source in chosen:
+    for capture, source in sources:
         captures[capture] = captures.get(capture, frozenset()) | {source.rank}
     return Plan(run, tuple(tasks), tuple(unchanged), tuple(vanished), tuple(problems), captures)
 
@@ -169,14 +170,14 @@ def remember(store: Path, run: str, path: Path, selection: Selection) -> None:
     with handle(file.parent, make=True):
         pass
     root = storable(str(path.resolve()))
-    asked = _all_remembered(file)
-    if asked.get(root, Selection()) != selection:
-        write_atomically(file, msgspec.json.encode({**asked, root: selection}))
+    selections = _all_remembered(file)
+    if selections.get(root, Selection()) != selection:
+        write_atomically(file, msgspec.json.encode({**selections, root: selection}))
 
 
 def _earlier_selection(store: Path, run: str, path: Path) -> Selection:
-    asked = _all_remembered(store / folder_name("run", run) / _ASKED)
-    return asked.get(storable(str(path.resolve())), Selection())
+    selections = _all_remembered(store / folder_name("run", run) / _ASKED)
+    return selections.get(storable(str(path.resolve())), Selection())
 
 
 def _all_remembered(file: Path) -> dict[str, Selection]:
@@ -221,8 +222,8 @@ def is_unchanged(store: Path, manifest: Manifest, source: RankSource) -> bool:
         return False
     touched = [path for path in now if now[path].mtime_ns != then[path].mtime_ns]
     for path in touched:
-        kept = then[path].digest
-        if not kept or digest_now(source, now[path], like=kept) != kept:
+        digest = then[path].digest
+        if not digest or digest_now(source, now[path], like=digest) != digest:
             return False
     if touched:
         # Remember the new times, so that the content need not be compared again.

@@ -58,7 +58,7 @@ from .read_rank import (
     ProgressCount,
     RankOutcome,
     RankTask,
-    Told,
+    ReadFacts,
     deadline_of,
     failure,
     fill_tables,
@@ -86,7 +86,7 @@ def in_batches(tasks: Sequence[RankTask], workers: int) -> list[tuple[RankTask, 
         key = (task.store, task.run, task.capture, task.source.nodes)
         together.setdefault(key, []).append(task)
     most = max(1, min(MOST_RANKS, -(-len(tasks) // workers)))
-    batches = [batch for found in together.values() for batch in _cut(found, most)]
+    batches = [batch for tasks_here in together.values() for batch in _cut(tasks_here, most)]
     return sorted(batches, key=size_bytes, reverse=True)
 
 
@@ -111,12 +111,12 @@ def _cut(tasks: Sequence[RankTask], most: int) -> Iterator[tuple[RankTask, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Gathered:
+class _RankRows:
     """A rank whose rows are gathered, with its manifest but for its batch and summaries."""
 
     task: RankTask
     reading: ReadLog
-    told: Told
+    told: ReadFacts
     manifest: Manifest
 
 
@@ -136,28 +136,28 @@ def read_batch(
         staged = make_staging(rank_folder(Path(one.store), one.run, one.capture, 0).parent)
         generation = generation_of(staged)
         memory_bytes = database_bytes(_process_bytes(tasks))
-        gathered: list[_Gathered] = []
+        ranks: list[_RankRows] = []
         with closing(open_staging(staged, memory_bytes=memory_bytes, plainly=True)) as con:
             create_gathered(con)
             for task in tasks:
                 rank = task.source.rank
-                found = _gather(con, task, generation, advanced[rank])
-                if isinstance(found, _Gathered):
-                    gathered.append(found)
-                elif found.out_of_memory:
+                outcome = _gather(con, task, generation, advanced[rank])
+                if isinstance(outcome, _RankRows):
+                    ranks.append(outcome)
+                elif outcome.out_of_memory:
                     alone.append(task)
                 else:
-                    outcomes[rank] = found
-                    if found.out_of_space:
+                    outcomes[rank] = outcome
+                    if outcome.out_of_space:
                         break
-            filled = {name for g in gathered for name in g.manifest.tables}
+            filled = {name for g in ranks for name in g.manifest.tables}
             with deadline.interrupts(con):
                 located = write_gathered(con, one.run, one.capture, staged, filled)
         shutil.rmtree(staged / SPILL, ignore_errors=True)
-        if gathered:
+        if ranks:
             summaries = write_shared_summaries(staged, located, summarise, memory_bytes)
             deadline.check()
-            outcomes |= _publish(staged, gathered, summaries)
+            outcomes |= _publish(staged, ranks, summaries)
     except Exception:  # of all of them together: alone, only who is to blame fails
         log.debug("a batch of %d ranks failed", len(tasks), exc_info=True)
         alone = [task for task in tasks if task.source.rank not in outcomes]
@@ -191,7 +191,7 @@ def _gather(
     task: RankTask,
     generation: str,
     advance: ProgressCount,
-) -> _Gathered | RankOutcome:
+) -> _RankRows | RankOutcome:
     """Read one rank, whose rows are then gathered; the canonical tables are empty again."""
     began = time.monotonic()
     source = task.source
@@ -207,21 +207,21 @@ def _gather(
         with ThreadPoolExecutor(1) as beside, closing(base.cursor()) as con:
             digests = beside.submit(source_records, source, deadline)
             with deadline.interrupts(con):
-                told = fill_tables(con, task, reading, advance_in_time, deadline)
-            manifest = manifest_of(task, reading, told, digests.result(), generation)
-            kept = nonempty(con, schema.tables()) - told.left_out
-            counted = [f"(select '{name}', count(*) from \"{name}\")" for name in sorted(kept)]
-            counts = con.execute(" union all ".join(counted)).fetchall() if kept else []
+                facts = fill_tables(con, task, reading, advance_in_time, deadline)
+            manifest = manifest_of(task, reading, facts, digests.result(), generation)
+            filled = nonempty(con, schema.tables()) - facts.left_out
+            counted = [f"(select '{name}', count(*) from \"{name}\")" for name in sorted(filled)]
+            counts = con.execute(" union all ".join(counted)).fetchall() if filled else []
             manifest = msgspec.structs.replace(
                 manifest, tables={name: _segment(generation, name, n) for name, n in counts}
             )
             require_better(task, manifest)
             with deadline.interrupts(con):
-                gather_tables(con, source.rank, kept, stacks=source.selection.stacks)
+                gather_tables(con, source.rank, filled, stacks=source.selection.stacks)
         manifest = msgspec.structs.replace(
             manifest, read_seconds=round(time.monotonic() - began, 3)
         )
-        return _Gathered(task, reading, told, manifest)
+        return _RankRows(task, reading, facts, manifest)
     except Exception as error:  # one that nobody foresaw must not cost the other ranks
         return failure(task, reading, error, deadline, time.monotonic() - began)
     finally:
@@ -254,11 +254,11 @@ def _segment(generation: str, name: str, row_count: int, version: str = "") -> S
 
 def _publish(
     staged: Path,
-    gathered: Sequence[_Gathered],
+    ranks: Sequence[_RankRows],
     summaries: Mapping[str, tuple[str, Mapping[int, int]]],
 ) -> dict[int, RankOutcome]:
     """Give the written files their lasting names, then publish rank after rank."""
-    generation = gathered[0].manifest.generation
+    generation = ranks[0].manifest.generation
     name = f"{BATCH_FOLDER}{generation}"
     whole = [
         msgspec.structs.replace(
@@ -269,7 +269,7 @@ def _publish(
                 for table, (version, counts) in summaries.items()
             },
         )
-        for g in gathered
+        for g in ranks
     ]
     files = _written_files(staged, name, whole)
     manifests = [_with_sizes(manifest, files) for manifest in whole]
@@ -277,15 +277,15 @@ def _publish(
     (staged / LISTING).write_bytes(msgspec.json.encode(batch))
     publish_folder(staged, name)
     outcomes: dict[int, RankOutcome] = {}
-    for g, manifest in zip(gathered, manifests, strict=True):
+    for g, manifest in zip(ranks, manifests, strict=True):
         store_path = Path(g.task.store)
         try:
             store.publish(store_path, None, manifest)
-            told = success(manifest, g.task.source, g.reading, g.told, manifest.read_seconds)
+            result = success(manifest, g.task.source, g.reading, g.told, manifest.read_seconds)
         except (OSError, StoreError) as error:  # a full disk: those before are published
-            told = failure(g.task, g.reading, error, Deadline(None), manifest.read_seconds)
-        outcomes[manifest.rank] = told
-        if told.out_of_space:
+            result = failure(g.task, g.reading, error, Deadline(None), manifest.read_seconds)
+        outcomes[manifest.rank] = result
+        if result.out_of_space:
             break
     if all(outcome.error is not None for outcome in outcomes.values()):
         discard(staged.parent / name)
@@ -302,10 +302,10 @@ def _written_files(
         for table, one in (*manifest.tables.items(), *manifest.summaries.items()):
             if one.row_count:
                 having.setdefault((table, one.version), []).append((manifest.rank, one.row_count))
-    for (table, version), found in having.items():
+    for (table, version), segments in having.items():
         path = staged / shared_name(table)
-        rows = sum(n for _, n in found)
-        ranks = [rank for rank, _ in found]
+        rows = sum(n for _, n in segments)
+        ranks = [rank for rank, _ in segments]
         files[table] = SharedFile(
             f"{folder}/{path.name}",
             table,

@@ -168,17 +168,17 @@ def _read_within(
             plainly = source.size_bytes <= ALONE_BYTES
             with closing(open_staging(staged, memory_bytes=memory_bytes, plainly=plainly)) as con:
                 with deadline.interrupts(con):
-                    told = fill_tables(con, task, reading, advance, deadline)
+                    facts = fill_tables(con, task, reading, advance, deadline)
                     tables = write_tables(
                         con, (task.run, task.capture, source.rank), staged,
-                        leave_out=told.left_out, stacks=source.selection.stacks,
+                        leave_out=facts.left_out, stacks=source.selection.stacks,
                     )  # fmt: skip
             sources = digests.result()
         shutil.rmtree(staged / SPILL, ignore_errors=True)
         located = {name: [Place(str(staged / one.file))] for name, one in tables.items()}
         summaries = write_summaries(staged, located, summarise, memory_bytes)
         generation = generation_of(staged)
-        manifest = manifest_of(task, reading, told, sources, generation)
+        manifest = manifest_of(task, reading, facts, sources, generation)
         manifest = msgspec.structs.replace(
             manifest,
             tables=in_generation(tables, generation),
@@ -192,11 +192,11 @@ def _read_within(
         if staged:
             shutil.rmtree(staged, ignore_errors=True)
         return failure(task, reading, error, deadline, time.monotonic() - began)
-    return success(manifest, source, reading, told, time.monotonic() - began)
+    return success(manifest, source, reading, facts, time.monotonic() - began)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReadFacts:
     """What filling a rank's tables told: files that were not read and why, keys of what no real
     profile confirmed, tables that were not selected."""
 
@@ -211,7 +211,7 @@ def fill_tables(
     reading: ReadLog,
     advance: Advance,
     deadline: Deadline,
-) -> Told:
+) -> ReadFacts:
     """Fill the canonical tables with what a rank's files tell, linked and checked.
 
     Raises TraceFormatError where nothing can be read, OverTime, and duckdb's errors.
@@ -225,7 +225,7 @@ def fill_tables(
     link(con, source, reading)
     cross_check(con, source, reading)
     unconfirmed = unverified_forms.unverified_keys(con, source, reading)
-    return Told(failed, unconfirmed, _leave_out(con, source, reading))
+    return ReadFacts(failed, unconfirmed, _leave_out(con, source, reading))
 
 
 def generation_of(staged: Path) -> str:
@@ -234,7 +234,7 @@ def generation_of(staged: Path) -> str:
 
 
 def manifest_of(
-    task: RankTask, reading: ReadLog, told: Told, sources: list[SourceRecord], generation: str
+    task: RankTask, reading: ReadLog, facts: ReadFacts, sources: list[SourceRecord], generation: str
 ) -> Manifest:
     """A rank's manifest, but for its tables and summaries."""
     source = task.source
@@ -256,12 +256,12 @@ def manifest_of(
         summaries={},
         rules=reading.rules,
         kept_warnings=[store_text(warning, storable) for warning in reading.warnings],
-        failed_files={storable(path): storable(why) for path, why in told.failed.items()},
+        failed_files={storable(path): storable(why) for path, why in facts.failed.items()},
         rows_lost=reading.rows_lost,
         bytes_lost=reading.bytes_lost,
         selection=source.selection,
         options=reading.options,
-        unverified=told.unconfirmed,
+        unverified=facts.unconfirmed,
     )
 
 
@@ -291,7 +291,7 @@ def failure(
 
 
 def success(
-    manifest: Manifest, source: RankSource, reading: ReadLog, told: Told, seconds: float
+    manifest: Manifest, source: RankSource, reading: ReadLog, facts: ReadFacts, seconds: float
 ) -> RankOutcome:
     """The outcome of a rank that was published."""
     return RankOutcome(
@@ -299,7 +299,7 @@ def success(
         manifest.capture,
         source.rank,
         source.root,
-        failed_files=tuple(sorted(told.failed.items())),
+        failed_files=tuple(sorted(facts.failed.items())),
         warnings=tuple(reading.warnings),
         row_count=sum(segment.row_count for segment in manifest.tables.values()),
         seconds=seconds,
@@ -321,8 +321,8 @@ def _run_readers(
         present = [role for role in roles if role in source.files]
         sizes = (file.size_bytes for role in present for file in source.files[role])
         size = sum(sizes) // source.shared_by
-        asked = fillable & tables if present else frozenset()
-        wanted = asked - (filled - SHARED - COMPLETED)
+        tables_of = fillable & tables if present else frozenset()
+        wanted = tables_of - (filled - SHARED - COMPLETED)
         if reader == MAIN_DB and not has_steps(source) and "trace" in source.files:
             wanted -= {"host_ops"}
         if not wanted or _is_spared(con, source, reader, wanted):
@@ -346,9 +346,9 @@ def _run_readers(
         trace = source.path("trace")
         if reader == TRACE and trace in reading.damaged and "kernels" in reading.rules:
             reading.lose(trace, "figures of this rank cover only the part that was read")
-        found = nonempty(con, wanted)
-        filled |= found
-        for table in sorted(found):
+        names = nonempty(con, wanted)
+        filled |= names
+        for table in sorted(names):
             reading.rules.setdefault(f"from.{table}", reader.rpartition(".")[2])
         done(max(0, size - done.total))
         log.info("%s: %s, %.2f s", source.root, present, time.monotonic() - began)
@@ -368,7 +368,7 @@ class ProgressCount:
 
 
 def _is_spared(
-    con: duckdb.DuckDBPyConnection, source: RankSource, reader: str, wanted: frozenset[str]
+    con: duckdb.DuckDBPyConnection, source: RankSource, reader: str, tables: frozenset[str]
 ) -> bool:
     """Whether a file need not be opened for the tables it would be opened for."""
     if reader != TRACE:
@@ -379,7 +379,7 @@ def _is_spared(
         return not is_empty(con, "kernels") and not is_empty(con, "host_ops")
     if has_steps(source) and any(not is_empty(con, t) for t in TIMELINE & selection.read):
         return True
-    return wanted == {"steps"} and not _needs_steps(con, selection)
+    return tables == {"steps"} and not _needs_steps(con, selection)
 
 
 def _needs_steps(con: duckdb.DuckDBPyConnection, selection: Selection) -> bool:

@@ -29,10 +29,10 @@ class Shard:
 
 def parse_shard(text: str) -> Shard:
     """`3/16` is the fourth of sixteen shares. Raises UsageError."""
-    found = re.fullmatch(r"\s*(\d{1,9})/(\d{1,9})\s*", text)
-    if not found:
+    match = re.fullmatch(r"\s*(\d{1,9})/(\d{1,9})\s*", text)
+    if not match:
         raise UsageError(f"--shard {text}: give I/N, such as 0/4")
-    shard = Shard(int(found[1]), int(found[2]))
+    shard = Shard(int(match[1]), int(match[2]))
     if shard.index >= shard.count:
         raise UsageError(
             f"--shard {text}: shards count from 0: 0/{shard.count} to "
@@ -44,21 +44,21 @@ def parse_shard(text: str) -> Shard:
 
 
 def share_of(
-    shard: Shard, chosen: Sequence[tuple[str, RankSource]]
+    shard: Shard, sources: Sequence[tuple[str, RankSource]]
 ) -> list[tuple[str, RankSource]]:
     """The (capture, source) pairs that are this shard's, in the order they came.
 
     Each rank, largest first, goes to the share with the fewest bytes so far.
     """
     order = sorted(
-        range(len(chosen)),
-        key=lambda n: (-chosen[n][1].size_bytes, chosen[n][0], chosen[n][1].rank),
+        range(len(sources)),
+        key=lambda n: (-sources[n][1].size_bytes, sources[n][0], sources[n][1].rank),
     )
-    shares = [(0, 0, index) for index in range(min(shard.count, len(chosen)))]
+    shares = [(0, 0, index) for index in range(min(shard.count, len(sources)))]
     mine: list[int] = []
     for n in order:
         size_bytes, ranks, index = shares[0]
-        heapq.heapreplace(shares, (size_bytes + chosen[n][1].size_bytes, ranks + 1, index))
+        heapq.heapreplace(shares, (size_bytes + sources[n][1].size_bytes, ranks + 1, index))
         if index == shard.index:
             mine.append(n)
-    return [chosen[n] for n in sorted(mine)]
+    return [sources[n] for n in sorted(mine)]

@@ -174,9 +174,9 @@ def _execute(
 ) -> bool:
     """Whether anything in the file is odd."""
     source = readable.source(numbers=numbers)
-    asked = {readable.cell(title) for title in decimals if readable.has(title)}
-    checks = (f"case when {_ODD.format(c)} then error({c}) else {c} end as {c}" for c in asked)
-    if asked:
+    cells = {readable.cell(title) for title in decimals if readable.has(title)}
+    checks = (f"case when {_ODD.format(c)} then error({c}) else {c} end as {c}" for c in cells)
+    if cells:
         source = f"(select * replace ({', '.join(checks)}) from {source})"
     try:
         con.execute(statement(source))
@@ -196,17 +196,19 @@ def _tell_unreadable(
     con: duckdb.DuckDBPyConnection, readable: Rows, rows: Rows, log: ReadLog, titles: Iterable[str]
 ) -> None:
     """Tell of values that a spreadsheet made unreadable, so unknown: `1,234.5`, `####`."""
-    known = [title for title in titles if rows.has(title)]
-    if not known:
+    titles_here = [title for title in titles if rows.has(title)]
+    if not titles_here:
         return
-    counts = ", ".join(f"count(*) filter (where {_ODD.format(rows.cell(t))})" for t in known)
-    found = con.execute(f"select {counts} from {readable.source()}").fetchone() or ()
+    counts = ", ".join(f"count(*) filter (where {_ODD.format(rows.cell(t))})" for t in titles_here)
+    counts_row = con.execute(f"select {counts} from {readable.source()}").fetchone() or ()
     con.execute("drop table if exists _rejects")
     con.execute("drop table if exists _scans")
-    if any(found):
-        columns = ", ".join(plain(t) for t, count in zip(known, found, strict=True) if count)
+    if any(counts_row):
+        columns = ", ".join(
+            plain(t) for t, count in zip(titles_here, counts_row, strict=True) if count
+        )
         text = "{count} values in {columns} are no numbers: they are unknown"
-        log.lose(rows.path, text, count=sum(found), columns=columns)
+        log.lose(rows.path, text, count=sum(counts_row), columns=columns)
 
 
 def _unreadable(rows: Rows, error: Exception) -> TraceFormatError:
@@ -215,16 +217,16 @@ def _unreadable(rows: Rows, error: Exception) -> TraceFormatError:
 
 def _count_rejects(con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog) -> None:
     """Add the rows that could not be split into cells to the log, and forget them."""
-    found = con.execute("select count(distinct line), min(line) from _rejects").fetchone()
+    counts = con.execute("select count(distinct line), min(line) from _rejects").fetchone()
     con.execute("drop table if exists _rejects")
     con.execute("drop table if exists _scans")
-    if found and found[0]:
-        log.rows_lost += found[0]
+    if counts and counts[0]:
+        log.rows_lost += counts[0]
         log.lose(
             rows.path,
             "{count} broken rows left out, the first at line {line}",
-            count=found[0],
-            line=found[1],
+            count=counts[0],
+            line=counts[1],
         )
 
 

@@ -98,9 +98,9 @@ class SqliteFile:
         """Look whether a table's pages hang together. A page that says it has fewer rows than it
         has, or is in another's place, is read without an error otherwise."""
         quoted = table.replace('"', '""')
-        [told, *_] = self.stream(f'pragma quick_check("{quoted}")').read_all()[0].to_pylist()
-        if told != "ok":
-            first = str(told).strip().splitlines()[-1][:120]
+        [answer, *_] = self.stream(f'pragma quick_check("{quoted}")').read_all()[0].to_pylist()
+        if answer != "ok":
+            first = str(answer).strip().splitlines()[-1][:120]
             self.damage.append(f"{table} is damaged, its rows may be wrong or missing ({first})")
 
     def stream(self, sql: str) -> pa.RecordBatchReader:
@@ -120,9 +120,11 @@ class SqliteFile:
         reader = self._execute(_select_sql(columns, ways, rest))
         other: dict[str, _Way] = {}
         for name, (kind, _) in columns.items():
-            found = reader.schema.field(name).type
-            if found != _ARROW[kind]:
-                other[name] = "digits" if kind == "integer" and found == pa.string() else "cast"
+            arrow_type = reader.schema.field(name).type
+            if arrow_type != _ARROW[kind]:
+                other[name] = (
+                    "digits" if kind == "integer" and arrow_type == pa.string() else "cast"
+                )
         if other:
             ways |= other
             reader = self._execute(_select_sql(columns, ways, rest))
@@ -214,7 +216,7 @@ def _in_types(batch: pa.RecordBatch, ways: Mapping[str, _Way]) -> pa.RecordBatch
 
 
 @contextlib.contextmanager
-def open_sqlite(path: str, known: Iterable[str] = ()) -> Iterator[SqliteFile]:
+def open_sqlite(path: str, tables: Iterable[str] = ()) -> Iterator[SqliteFile]:
     """A SQLite file opened for reading; nothing is written to it or beside it.
 
     known: names of tables as the reader spells them. Where a log must be applied first, a copy goes
@@ -232,7 +234,7 @@ def open_sqlite(path: str, known: Iterable[str] = ()) -> Iterator[SqliteFile]:
         # What the file says is to be computed of each row could take for ever: a check would do it.
         for setting in ("ignore_check_constraints = on", "trusted_schema = off"):
             file.stream(f"pragma {setting}").read_all()
-        spelled = {name.lower(): name for name in known}
+        spelled = {name.lower(): name for name in tables}
         file.tables.update({spelled.get(t.lower(), t): c for t, c in _tables(file).items()})
         file.views.update(_views(file))
         file.check("sqlite_master")
@@ -329,7 +331,7 @@ def _close(file: SqliteFile) -> None:
 
 def _tables(file: SqliteFile) -> dict[str, dict[str, str]]:
     """Ordinary tables only: a view or a virtual table of somebody else may not even be readable."""
-    found: dict[str, dict[str, str]] = {}
+    tables: dict[str, dict[str, str]] = {}
     columns: dict[str, tuple[SqlType, str]] = {
         "table": ("text", "m.name"), "column": ("text", "p.name"), "type": ("text", "p.type"),
     }  # fmt: skip
@@ -339,17 +341,17 @@ def _tables(file: SqliteFile) -> dict[str, dict[str, str]]:
         f" and not {_COMPUTED}"
     )
     for row in file.select(columns, rest).read_all().to_pylist():
-        found.setdefault(row["table"], {})[row["column"]] = row["type"]
-    return found
+        tables.setdefault(row["table"], {})[row["column"]] = row["type"]
+    return tables
 
 
 def _views(file: SqliteFile) -> dict[str, str]:
     """Names that must not be read, with what they are."""
     columns: dict[str, tuple[SqlType, str]] = {"name": ("text", "m.name")}
     view = "m.type = 'view' or m.type = 'table' and coalesce(m.rootpage, 0) <= 0"
-    found = dict.fromkeys(_names(file, columns, view), "is a view and no table")
+    views = dict.fromkeys(_names(file, columns, view), "is a view and no table")
     computed = _names(file, columns, f"m.type = 'table' and {_COMPUTED}")
-    return found | dict.fromkeys(computed, "has computed columns")
+    return views | dict.fromkeys(computed, "has computed columns")
 
 
 def _names(
@@ -359,9 +361,9 @@ def _names(
     return [str(name) for name in rows["name"]]
 
 
-def tell_views(file: SqliteFile, wanted: Iterable[str], log: ReadLog) -> None:
+def tell_views(file: SqliteFile, tables: Iterable[str], log: ReadLog) -> None:
     """Tell of tables that are wanted and but views, which may hold anything: they are not read."""
-    names = {name.lower() for name in wanted}
+    names = {name.lower() for name in tables}
     for view, what in sorted(file.views.items()):
         if view.lower() in names:
             log.lose(file.path, "{view} {what}: not read", view=view, what=what)

@@ -164,13 +164,13 @@ def unverified_keys(con: duckdb.DuckDBPyConnection, source: RankSource, log: Rea
     """Keys of what a rank has of the list; its staging tables are filled and linked."""
     if source.framework == "kineto":  # the others are about parts of Ascend's profiles
         return ["kineto"]
-    asked = [f"(select '{one.key}' where {one.sql})" for one in UNVERIFIED if one.sql]
-    found = {key for (key,) in run(con, " union all ".join(asked)).fetchall()}
+    queries = [f"(select '{one.key}' where {one.sql})" for one in UNVERIFIED if one.sql]
+    keys = {key for (key,) in run(con, " union all ".join(queries)).fetchall()}
     for one in UNVERIFIED:
         name, variants = one.rule
         if source.framework in one.frameworks or log.rules.get(name) in variants:
-            found.add(one.key)
-    return [one.key for one in UNVERIFIED if one.key in found]
+            keys.add(one.key)
+    return [one.key for one in UNVERIFIED if one.key in keys]
 
 
 def unverified_parts(keys: list[str]) -> list[str]:

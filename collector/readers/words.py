@@ -119,7 +119,7 @@ def spell_out(con: duckdb.DuckDBPyConnection, table: str) -> None:
 
 
 def _create(con: duckdb.DuckDBPyConnection, table: str, kinds: Mapping[str, str]) -> None:
-    known = schema.tables()[table]
-    columns = (replace(c, type=kinds.get(c.name, c.type)) for c in known.columns)
+    tables = schema.tables()[table]
+    columns = (replace(c, type=kinds.get(c.name, c.type)) for c in tables.columns)
     con.execute(f'drop table if exists "{table}"')
-    con.execute(schema.create_sql(replace(known, columns=tuple(columns))))
+    con.execute(schema.create_sql(replace(tables, columns=tuple(columns))))

@@ -56,23 +56,23 @@ def read_answer(of: Answers, question: str) -> bytes | None:
             )
     except OSError:
         return None
-    told = content[_DIGEST_BYTES:]
-    return told if content[:_DIGEST_BYTES] == _digest(of, question, told) else None
+    payload = content[_DIGEST_BYTES:]
+    return payload if content[:_DIGEST_BYTES] == _digest(of, question, payload) else None
 
 
-def keep_answer(of: Answers, question: str, told: bytes) -> bool:
+def keep_answer(of: Answers, question: str, payload: bytes) -> bool:
     """Keep an answer, as long as there is room; returns whether it is kept.
 
     With the first of a version those of others go.
     """
-    if len(told) > ONE_BYTES:
+    if len(payload) > ONE_BYTES:
         return False
     try:
         with handle(of.store) as root:
             _make_folder(root, of.folder)
         with _open_folder(of) as at:
-            _make_room(at, len(told))
-            _write(at, _file(question), _digest(of, question, told) + told)
+            _make_room(at, len(payload))
+            _write(at, _file(question), _digest(of, question, payload) + payload)
     except OSError:  # read-only, full, or its folder was swept meanwhile
         return False
     return True
@@ -148,8 +148,8 @@ def _file(question: str) -> str:
     return f"{hashlib.sha256(question.encode()).hexdigest()[:32]}.answer"
 
 
-def _digest(of: Answers, question: str, told: bytes) -> bytes:
+def _digest(of: Answers, question: str, payload: bytes) -> bytes:
     """Of an answer in its place: one that was put elsewhere is none."""
     state = hashlib.sha256(f"{of.folder}\0{question}\0".encode())
-    state.update(told)
+    state.update(payload)
     return state.digest()

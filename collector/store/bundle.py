@@ -77,8 +77,8 @@ def pack(database: Path, most_bytes: int) -> tuple[bytes, list[str]]:
 
 def _write(con: duckdb.DuckDBPyConnection, name: str, folder: Path) -> int:
     """Bytes of a table's file; 0: it has no rows."""
-    found = con.execute(f'select count(*) from "{name}"').fetchone()
-    if not found or not found[0]:
+    count = con.execute(f'select count(*) from "{name}"').fetchone()
+    if not count or not count[0]:
         return 0
     file = folder / f"{name}.parquet"
     target = sql_literal(str(file))
@@ -101,12 +101,12 @@ def unpack(path: Path) -> Path:
 
     Raises StoreError for a damaged bundle.
     """
-    found = path.stat()
-    asked = path.absolute(), found.st_mtime_ns, found.st_size
-    target = _unpack_into_cache(*asked)
+    stat = path.stat()
+    key = path.absolute(), stat.st_mtime_ns, stat.st_size
+    target = _unpack_into_cache(*key)
     if not target.exists():  # newer ones took its place since this process unpacked it
         _unpack_into_cache.cache_clear()
-        target = _unpack_into_cache(*asked)
+        target = _unpack_into_cache(*key)
     return target
 
 
@@ -139,11 +139,11 @@ def _unpack_into_cache(path: Path, _: int, size: int) -> Path:
             why = error.strerror or str(error)
         else:
             raise StoreError(f"{path}: its tables are damaged: {error}") from error
-        told = f"{path}: its tables cannot be unpacked below {folder} ({why})"
-        raise StoreError(f"{told}: {ELSEWHERE}") from error
+        reason = f"{path}: its tables cannot be unpacked below {folder} ({why})"
+        raise StoreError(f"{reason}: {ELSEWHERE}") from error
     with suppress(OSError):  # another process may be at it
-        kept = sorted(folder.glob("*.duckdb"), key=lambda one: -one.stat().st_mtime)
-        for old in kept[_KEPT_BUNDLES:]:
+        databases = sorted(folder.glob("*.duckdb"), key=lambda one: -one.stat().st_mtime)
+        for old in databases[_KEPT_BUNDLES:]:
             old.unlink(missing_ok=True)
     return target
 
@@ -152,7 +152,7 @@ def _fill(archive: IO[bytes], folder: Path, target: Path) -> None:
     """One table for each member; canonical ones with their own types."""
     temporary = folder / f"{staging_name()}.duckdb"
     part = folder / f"{staging_name()}.parquet"
-    known = schema.tables()
+    tables = schema.tables()
     try:
         with zipfile.ZipFile(archive) as files, open_duckdb(str(temporary)) as con:
             for member in files.infolist():
@@ -161,13 +161,13 @@ def _fill(archive: IO[bytes], folder: Path, target: Path) -> None:
                     continue
                 part.write_bytes(files.read(_stored_member(member)))
                 rows = f"from read_parquet({sql_literal(str(part))})"
-                if name[1] in known:
-                    con.execute(schema.create_sql(known[name[1]], keys=True))
+                if name[1] in tables:
+                    con.execute(schema.create_sql(tables[name[1]], keys=True))
                     columns = _shared_columns(con, name[1], rows)
                     con.execute(f'insert into "{name[1]}" by name select {columns}')
                 else:
                     con.execute(f'create table "{name[1]}" as select * {rows}')
-            for name_of, table in known.items():
+            for name_of, table in tables.items():
                 con.execute(schema.create_sql(table, keys=True).replace(
                     f'create table "{name_of}"', f'create table if not exists "{name_of}"'
                 ))  # fmt: skip

@@ -68,8 +68,8 @@ def cached_stores() -> list[CachedStore]:
     """Every store of the cache, last used first."""
     folder = cache_folder()
     paths = [path for path in children(folder, "") if _NAME.fullmatch(path.name)]
-    found = [_cached_store(path) for path in paths if is_store(path) and not _is_begun(path)]
-    return sorted(found, key=lambda store: store.used_at, reverse=True)
+    stores = [_cached_store(path) for path in paths if is_store(path) and not _is_begun(path)]
+    return sorted(stores, key=lambda store: store.used_at, reverse=True)
 
 
 def _is_begun(path: Path) -> bool:

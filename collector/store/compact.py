@@ -125,11 +125,14 @@ def _again(folder: Path, target_bytes: int, memory_bytes: int) -> Compaction | N
 
 
 def _compact_capture(folder: Path, target_bytes: int, memory_bytes: int) -> Compaction | None:
-    found = capture_manifests(folder)
+    manifests = capture_manifests(folder)
     small = {
-        key: chosen
-        for key, pieces in _pieces(folder, found).items()
-        if len(chosen := [piece for piece in pieces if piece.size_bytes * 2 < target_bytes]) > 1
+        key: pieces_to_merge
+        for key, pieces in _pieces(folder, manifests).items()
+        if len(
+            pieces_to_merge := [piece for piece in pieces if piece.size_bytes * 2 < target_bytes]
+        )
+        > 1
     }
     if not small:
         return None
@@ -146,7 +149,7 @@ def _compact_capture(folder: Path, target_bytes: int, memory_bytes: int) -> Comp
         shutil.rmtree(staged, ignore_errors=True)
     merged = [piece for pieces in small.values() for piece in pieces]
     try:
-        _publish(folder, found, merged, [_place_file(file, name) for file in files])
+        _publish(folder, manifests, merged, [_place_file(file, name) for file in files])
     except OSError:  # a full disk needs the room
         batches = read_compacted(folder).batches
         if not any(file.file.startswith(f"{name}/") for one in batches for file in one.files):
@@ -162,33 +165,33 @@ def _compact_capture(folder: Path, target_bytes: int, memory_bytes: int) -> Comp
     )
 
 
-def _pieces(folder: Path, found: Sequence[Manifest]) -> dict[_Key, list[_Piece]]:
+def _pieces(folder: Path, capture_manifests: Sequence[Manifest]) -> dict[_Key, list[_Piece]]:
     """Every file that holds rows of the ranks, by what may be merged with what."""
-    manifests = {manifest.rank: manifest for manifest in found}
+    manifests = {manifest.rank: manifest for manifest in capture_manifests}
     pieces: dict[_Key, list[_Piece]] = defaultdict(list)
     copied: set[tuple[str, str, int]] = set()
-    for use in in_use(folder, found):
+    for use in in_use(folder, capture_manifests):
         table, version = use.file.table, use.file.version
         copied.update((table, version, rank) for rank in use.ranks)
-        told = [segment(manifests[rank], table, version) for rank in use.ranks]
+        segments = [segment(manifests[rank], table, version) for rank in use.ranks]
         pieces[table, version, manifests[use.ranks[0]].schema_digest].append(
             _Piece(
                 str(folder / use.file.file),
                 use.ranks,
-                sum(one.row_count for one in told if one),
+                sum(one.row_count for one in segments if one),
                 use.file.size_bytes * len(use.ranks) / len(use.file.ranks),
                 use.file.crc32,
                 use,
             )
         )
-    for manifest in found:
+    for manifest in capture_manifests:
         for table, one in (*manifest.tables.items(), *manifest.summaries.items()):
             if one.file and (table, one.version, manifest.rank) not in copied:
                 path = f"{folder}/rank={manifest.rank}/{one.file}"
                 pieces[table, one.version, manifest.schema_digest].append(
                     _Piece(path, (manifest.rank,), one.row_count, one.size_bytes, one.crc32)
                 )
-    paths = (piece.path for found in pieces.values() for piece in found)
+    paths = (piece.path for capture_manifests in pieces.values() for piece in capture_manifests)
     files = [path.removeprefix(f"{folder}/") for path in paths]
     mirror.fetch(folder, files)
     require_regular(folder, files)
@@ -281,13 +284,13 @@ def _place_file(file: SharedFile, folder: str) -> SharedFile:
 
 
 def _publish(
-    folder: Path, found: Sequence[Manifest], merged: Sequence[_Piece], files: list[SharedFile]
+    folder: Path, manifests: Sequence[Manifest], merged: Sequence[_Piece], files: list[SharedFile]
 ) -> None:
     """Make readers take the merged files; what they replace begins its grace period before."""
     for piece in merged:
         touch(Path(piece.path))
     ranks = {rank for file in files for rank in file.ranks}
-    generations = {m.rank: m.generation for m in found if m.rank in ranks}
+    generations = {m.rank: m.generation for m in manifests if m.rank in ranks}
     replaced = {piece.use.file.file for piece in merged if piece.use}
 
     def with_ours(former: CompactFiles) -> CompactFiles:
@@ -300,11 +303,11 @@ def _publish(
 
 def _prune(folder: Path, replaced: set[str], former: CompactFiles) -> Iterator[Batch]:
     """Merged before, with the files that anybody reads from, the `replaced` ones apart."""
-    found = capture_manifests(folder)
-    used = {use.file.file for use in in_use(folder, found, former)} - replaced
+    manifests = capture_manifests(folder)
+    used = {use.file.file for use in in_use(folder, manifests, former)} - replaced
     for batch in former.batches:
         files = [file for file in batch.files if file.file in used]
         ranks = {rank for file in files for rank in file.ranks}
         if files:
-            kept = {rank: g for rank, g in batch.generations.items() if rank in ranks}
-            yield Batch(kept, files)
+            generations = {rank: g for rank, g in batch.generations.items() if rank in ranks}
+            yield Batch(generations, files)

@@ -78,23 +78,25 @@ def exchange_compacted(
 
 def segment(manifest: Manifest, table: str, version: str) -> Segment | None:
     """A rank's segment of a table, or of a summary in that version, where it has rows."""
-    found = manifest.tables.get(table) if not version else manifest.summaries.get(table)
-    return found if found and found.file and found.version == version else None
+    entry = manifest.tables.get(table) if not version else manifest.summaries.get(table)
+    return entry if entry and entry.file and entry.version == version else None
 
 
 def in_use(
-    capture_folder: Path, found: Collection[Manifest], compacted: CompactFiles | None = None
+    capture_folder: Path,
+    rank_manifests: Collection[Manifest],
+    compacted: CompactFiles | None = None,
 ) -> list[Use]:
     """Files of several ranks that count for ranks of one capture; each table of a rank in one at
     most: one that `compact` made before one of ranks that were read together.
 
     `compacted` is the capture's list of compact files, where it is known."""
-    manifests = {manifest.rank: manifest for manifest in found}
-    together = dict.fromkeys(manifest.batch for manifest in found if manifest.batch)
+    manifests = {manifest.rank: manifest for manifest in rank_manifests}
+    together = dict.fromkeys(manifest.batch for manifest in rank_manifests if manifest.batch)
     read = (read_batch(capture_folder, name) for name in together)
     compacted = compacted or read_compacted(capture_folder)
     batches = [*compacted.batches, *(batch for batch in read if batch)]
-    taken: dict[tuple[str, str], set[int]] = defaultdict(set)
+    ranks_by_table: dict[tuple[str, str], set[int]] = defaultdict(set)
     uses: list[Use] = []
     for batch in batches:
         current = {
@@ -103,7 +105,7 @@ def in_use(
             if rank in manifests and manifests[rank].generation == generation
         }
         for file in batch.files:
-            gone = taken[file.table, file.version]
+            gone = ranks_by_table[file.table, file.version]
             ranks = tuple(
                 rank
                 for rank in file.ranks
@@ -117,14 +119,14 @@ def in_use(
     return uses
 
 
-def places(store: Path, found: Sequence[Manifest]) -> dict[str, list[Place]]:
+def places(store: Path, manifests: Sequence[Manifest]) -> dict[str, list[Place]]:
     """Where the rows of every table and summary of the given ranks lie.
 
     Raises StoreError where a file is reached through a link or is none; FileNotFoundError where
     one is gone from a bucket.
     """
     located: dict[str, list[Place]] = defaultdict(list)
-    for folder, members in _by_capture(store, found):
+    for folder, members in _by_capture(store, manifests):
         files: list[str] = []
         for one in _files(folder, members):
             located[one.table].append(Place(f"{folder}/{one.file}", one.condition))
@@ -136,7 +138,7 @@ def places(store: Path, found: Sequence[Manifest]) -> dict[str, list[Place]]:
 
 def torn(
     store: Path,
-    found: Sequence[Manifest],
+    manifests: Sequence[Manifest],
     *,
     with_content: bool = False,
     with_copies: bool = False,
@@ -149,7 +151,7 @@ def torn(
     missing: dict[tuple[str, str, int], str] = {}
     if mirror.url_behind(store) is not None and not with_copies:
         return missing
-    for folder, members in _by_capture(store, found):
+    for folder, members in _by_capture(store, manifests):
         files = [*_files(folder, members)]
         with contextlib.suppress(FileNotFoundError):  # what could not be got is missing below
             mirror.fetch(folder, (one.file for one in files))
@@ -169,15 +171,15 @@ def torn(
 
 
 def without_torn(
-    store: Path, found: Sequence[Manifest], *, with_content: bool = False
+    store: Path, manifests: Sequence[Manifest], *, with_content: bool = False
 ) -> tuple[list[Manifest], dict[tuple[str, str], str]]:
     """The ranks of captures that are whole, and of those others (run, capture) whose files are torn
     what is so and what to do about it: half of a capture's ranks would be wrong numbers."""
-    told = {
+    advice = {
         key[:2]: torn_advice(file)
-        for key, file in torn(store, found, with_content=with_content, with_copies=True).items()
+        for key, file in torn(store, manifests, with_content=with_content, with_copies=True).items()
     }
-    return [one for one in found if (one.run, one.capture) not in told], told
+    return [one for one in manifests if (one.run, one.capture) not in advice], advice
 
 
 def torn_advice(file: str) -> str:
@@ -225,9 +227,11 @@ def _files(folder: Path, members: Sequence[Manifest]) -> Iterator[_File]:
                     yield _File(table, file, one.size_bytes, (rank,), one.crc32)
 
 
-def _by_capture(store: Path, found: Sequence[Manifest]) -> Iterator[tuple[Path, list[Manifest]]]:
+def _by_capture(
+    store: Path, manifests: Sequence[Manifest]
+) -> Iterator[tuple[Path, list[Manifest]]]:
     members: dict[tuple[str, str], list[Manifest]] = defaultdict(list)
-    for manifest in found:
+    for manifest in manifests:
         members[manifest.run, manifest.capture].append(manifest)
     for (run, capture), ranks in members.items():
         yield rank_folder(store, run, capture, 0).parent, ranks

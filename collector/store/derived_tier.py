@@ -73,10 +73,10 @@ class DerivedTier(msgspec.Struct, frozen=True):
             require_own_files(folder, self.tables)
 
 
-def by_capture(found: Iterable[Manifest]) -> dict[tuple[str, str], list[Manifest]]:
+def by_capture(manifests: Iterable[Manifest]) -> dict[tuple[str, str], list[Manifest]]:
     """Manifests of each run and capture."""
     members: dict[tuple[str, str], list[Manifest]] = defaultdict(list)
-    for manifest in found:
+    for manifest in manifests:
         members[manifest.run, manifest.capture].append(manifest)
     return dict(members)
 
@@ -171,8 +171,8 @@ def _compute(
         for result in derive(con):
             path = staged / f"{result.name}.parquet"
             target = sql_literal(str(path))
-            asked = f"copy ({result.query}) to {target} ({store.PARQUET})"
-            row_count = int(scalar(con, asked))
+            query = f"copy ({result.query}) to {target} ({store.PARQUET})"
+            row_count = int(scalar(con, query))
             if row_count:
                 written[result.name] = Segment(path.name, row_count, path.stat().st_size)
             else:
@@ -192,14 +192,14 @@ def _publish(
     name = f"{digest}-{staged.name[-12:]}"
     superseded = read_derived(folder)
     publish_folder(staged, name)
-    placed = {
+    segments = {
         table: Segment(
             f"{name}/{segment.file}" if segment.file else "", segment.row_count, segment.size_bytes
         )
         for table, segment in written.items()
     }
     try:
-        write_atomically(folder / MANIFEST, msgspec.json.encode(DerivedTier(digest, placed)))
+        write_atomically(folder / MANIFEST, msgspec.json.encode(DerivedTier(digest, segments)))
     except OSError:  # a full disk needs the room
         current = read_derived(folder)
         if current is None or name not in generations(current):
@@ -209,5 +209,5 @@ def _publish(
         touch(folder / old)
     return {
         table: str(folder / segment.file) if segment.file else ""
-        for table, segment in placed.items()
+        for table, segment in segments.items()
     }

@@ -140,12 +140,12 @@ def require_regular(folder: Path, files: Iterable[str]) -> None:
 
     What is not there is passed over: who reads it looks again.
     """
-    wanted: dict[str, set[str]] = defaultdict(set)
+    names_by_folder: dict[str, set[str]] = defaultdict(set)
     for file in files:
         parent, _, name = file.rpartition("/")
-        wanted[parent].add(name)
+        names_by_folder[parent].add(name)
     with contextlib.suppress(FileNotFoundError), handle(folder) as at:
-        for parent, names in wanted.items():
+        for parent, names in names_by_folder.items():
             odd: set[str] = set()
             try:
                 with below(at, *parent.split("/")) as inner, os.scandir(inner) as entries:
@@ -295,8 +295,8 @@ def is_running(pid: int) -> bool:
     except OSError:
         pass
     try:
-        told = Path(f"/proc/{pid}/stat").read_bytes()
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return True
     # Ended, but nobody took note of it: in containers the first process often does not.
-    return told.rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"])
+    return stat.rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"])

@@ -232,14 +232,14 @@ def manifests(store: Path, *, run: str | None = None, capture: str | None = None
     is ingested again.
     """
     mirror.refresh(store)
-    found: list[Manifest] = []
+    manifests: list[Manifest] = []
     for run_folder in children(store, "run="):
         if run is not None and folder_value(run_folder.name) != run:
             continue
         for capture_folder in children(run_folder, "capture="):
             if capture is None or folder_value(capture_folder.name) == capture:
-                found += capture_manifests(capture_folder)
-    return sorted(found, key=lambda m: (m.run, m.capture, m.rank))
+                manifests += capture_manifests(capture_folder)
+    return sorted(manifests, key=lambda m: (m.run, m.capture, m.rank))
 
 
 def capture_manifests(folder: Path) -> list[Manifest]:
@@ -250,7 +250,7 @@ def capture_manifests(folder: Path) -> list[Manifest]:
     if (folder / DROPPED).exists():
         return []
     index = read_index(folder)
-    found: list[Manifest] = []
+    manifests: list[Manifest] = []
     batches: dict[str, Batch | None] = {}
     run, capture = folder_value(folder.parent.name), folder_value(folder.name)
     for rank in child_names(folder, "rank="):
@@ -268,21 +268,21 @@ def capture_manifests(folder: Path) -> list[Manifest]:
             batches[manifest.batch] = read_batch(folder, manifest.batch)
         of = (manifest.run, manifest.capture, f"rank={manifest.rank}")
         if of == (run, capture, rank) and _has_rows(manifest, batches.get(manifest.batch)):
-            found.append(manifest)
-    return found
+            manifests.append(manifest)
+    return manifests
 
 
 def _has_rows(manifest: Manifest, batch: Batch | None) -> bool:
     """Whether it has files of its own, or its batch can be read and is of its generation."""
-    told = batch.generations.get(manifest.rank) if batch else None
-    return not manifest.batch or told == manifest.generation
+    generation = batch.generations.get(manifest.rank) if batch else None
+    return not manifest.batch or generation == manifest.generation
 
 
-def odd_places(store: Path, found: Sequence[Manifest]) -> list[Path]:
-    """Where a run, a capture or a rank should stand in a store and is none of the `found` ones: a
+def odd_places(store: Path, manifests: Sequence[Manifest]) -> list[Path]:
+    """Where a run, a capture or a rank should stand in a store and none of the `manifests` is: a
     link, or a damaged manifest. Relative to the store."""
     read: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for one in found:
+    for one in manifests:
         read[one.run, one.capture].add(f"rank={one.rank}")
     odd = _links(store, "run=")
     for run in children(store, "run="):
@@ -290,9 +290,9 @@ def odd_places(store: Path, found: Sequence[Manifest]) -> list[Path]:
         for capture in children(run, "capture="):
             odd += _links(capture, "rank=")
             if not (capture / DROPPED).exists():
-                known = read[folder_value(run.name), folder_value(capture.name)]
+                names_of = read[folder_value(run.name), folder_value(capture.name)]
                 ranks = [capture / rank for rank in child_names(capture, "rank=")
-                         if rank not in known]  # fmt: skip
+                         if rank not in names_of]  # fmt: skip
                 odd += [rank for rank in ranks if os.path.lexists(rank / MANIFEST)]
     return [path.relative_to(store) for path in odd]
 
@@ -326,11 +326,11 @@ def read_manifest(folder: Path) -> Manifest | None:
     return manifest if _is_of(manifest, folder) and _has_rows(manifest, batch) else None
 
 
-def summary_versions(found: Sequence[Manifest]) -> dict[str, str]:
+def summary_versions(manifests: Sequence[Manifest]) -> dict[str, str]:
     """Summaries that all the ranks have in one version."""
     shared: dict[str, str] = {}
-    for name in sorted({name for m in found for name in m.summaries}):
-        versions = {m.summaries[name].version if name in m.summaries else "" for m in found}
+    for name in sorted({name for m in manifests for name in m.summaries}):
+        versions = {m.summaries[name].version if name in m.summaries else "" for m in manifests}
         if len(versions) == 1:
             shared[name] = versions.pop()
     return shared
@@ -393,10 +393,10 @@ def update(path: Path, change: Callable[[bytes | None], bytes | None]) -> None:
     """
     if mirror.update(path, change):
         return
-    found: bytes | None = None
+    before: bytes | None = None
     with contextlib.suppress(FileNotFoundError), handle(path.parent) as at:
-        found = read_small(path.name, most_bytes=LIST_BYTES, follow_links=False, at=at)
-    content = change(found)
+        before = read_small(path.name, most_bytes=LIST_BYTES, follow_links=False, at=at)
+    content = change(before)
     if content is not None:
         write_whole(path, content, staging_name())
 

@@ -84,8 +84,8 @@ def local(path: Path) -> Path:
 
 def url_behind(path: Path) -> str | None:
     """The URL of a mirror, or of the one that a path lies in; None where it is of no mirror."""
-    found = _root(path)
-    return found[1] if found else None
+    root = _root(path)
+    return root[1] if root else None
 
 
 def _root(path: Path) -> tuple[Path, str] | None:
@@ -102,10 +102,10 @@ def _root(path: Path) -> tuple[Path, str] | None:
 
 def _far(path: Path, names: re.Pattern[str]) -> tuple[Path, Bucket, str] | None:
     """Mirror, bucket and key of a file that is kept in a bucket."""
-    found = _root(path)
-    if found is None:
+    bucket = _root(path)
+    if bucket is None:
         return None
-    root, url = found
+    root, url = bucket
     key = path.relative_to(root).as_posix()
     return (root, bucket_of(url, endpoint_of(url)), key) if names.fullmatch(key) else None
 
@@ -113,12 +113,12 @@ def _far(path: Path, names: re.Pattern[str]) -> tuple[Path, Bucket, str] | None:
 def others(path: Path) -> list[str] | None:
     """Objects below a mirror's URL; None where a path is no mirror. Where another process made it
     a store meanwhile, the mirror is one, too."""
-    found = _root(path)
-    if found is None:
+    root = _root(path)
+    if root is None:
         return None
-    listed = list(bucket_of(found[1], endpoint_of(found[1])).list())
+    objects = list(bucket_of(root[1], endpoint_of(root[1])).list())
     refresh(path, is_needed=True)
-    return listed
+    return objects
 
 
 @contextlib.contextmanager
@@ -137,22 +137,22 @@ def refresh(store: Path, *, is_needed: bool = False) -> None:
 
     Raises StoreError where the bucket cannot be asked.
     """
-    found = _root(store)
-    if found is None:
+    pair = _root(store)
+    if pair is None:
         return
-    root, url = found
+    root, url = pair
     if not is_needed and time.monotonic() - _seen_s.get(root, -_FRESH_S) < _FRESH_S:
         return
     bucket = bucket_of(url, endpoint_of(url))
     with _lock(root):
-        listed = {key: one for key, one in bucket.list().items() if _SMALL.fullmatch(key)}
+        objects = {key: one for key, one in bucket.list().items() if _SMALL.fullmatch(key)}
         tags = _read_tags(root)
         changed = {
-            key for key, one in listed.items()
+            key for key, one in objects.items()
             if one.size_bytes and (tags.get(key) != one.tag or not (root / key).is_file())
         }  # fmt: skip
         got = bucket.get(changed)
-        gone = _here(root) - {key for key, one in listed.items() if one.size_bytes}
+        gone = _here(root) - {key for key, one in objects.items() if one.size_bytes}
         gone |= changed - got.keys()
         if changed or gone:
             # Killed in the middle, what is not told of is asked for again.
@@ -162,19 +162,19 @@ def refresh(store: Path, *, is_needed: bool = False) -> None:
                 _apply(root, key, got[key][0])
             for key in gone:
                 _apply(root, key, None)
-            kept = {key: tag for key, tag in tags.items() if key not in gone}
-            _write_tags(root, {**kept, **{key: tag for key, (_, tag) in got.items()}})
+            tags_here = {key: tag for key, tag in tags.items() if key not in gone}
+            _write_tags(root, {**tags_here, **{key: tag for key, (_, tag) in got.items()}})
         _seen_s[root] = time.monotonic()
 
 
 def _here(root: Path) -> set[str]:
     """Keys of what a mirror has of what is exchanged."""
-    found = [root / "npuscope-store.json", root / "dropped.json"]
+    files = [root / "npuscope-store.json", root / "dropped.json"]
     for capture in (one for run in children(root, "run=") for one in children(run, "capture=")):
-        found += [capture / "compacted.json", capture / "dropped"]
-        found += [rank / "manifest.json" for rank in children(capture, "rank=")]
-        found += [batch / "batch.json" for batch in children(capture, "batch-")]
-    return {path.relative_to(root).as_posix() for path in found if path.is_file()}
+        files += [capture / "compacted.json", capture / "dropped"]
+        files += [rank / "manifest.json" for rank in children(capture, "rank=")]
+        files += [batch / "batch.json" for batch in children(capture, "batch-")]
+    return {path.relative_to(root).as_posix() for path in files if path.is_file()}
 
 
 def _apply(root: Path, key: str, content: bytes | None) -> None:
@@ -237,13 +237,13 @@ def upload(folder: Path, names: Iterable[str] | None = None) -> None:
 
     To be called before the manifest that names them is replaced.
     """
-    found = _root(folder)
-    if found is None:
+    bucket = _root(folder)
+    if bucket is None:
         return
-    root, url = found
+    root, url = bucket
     with os.scandir(folder) as entries:
-        chosen = set(names) if names is not None else {entry.name for entry in entries}
-    keys = {(folder / name).relative_to(root).as_posix(): folder / name for name in chosen}
+        names_of = set(names) if names is not None else {entry.name for entry in entries}
+    keys = {(folder / name).relative_to(root).as_posix(): folder / name for name in names_of}
     files = {k: p for k, p in keys.items() if _FILE.fullmatch(k) or _SMALL.fullmatch(k)}
     if files:
         bucket_of(url, endpoint_of(url)).upload(files)
@@ -254,10 +254,10 @@ def fetch(folder: Path, files: Iterable[str]) -> None:
 
     Raises FileNotFoundError where one is gone: the manifests are to be read again.
     """
-    found = _root(folder)
-    if found is None:
+    bucket = _root(folder)
+    if bucket is None:
         return
-    root, url = found
+    root, url = bucket
     keys = ((folder / file).relative_to(root).as_posix() for file in files)
     missing = {key for key in keys if _FILE.fullmatch(key) and not (root / key).exists()}
     if not missing:
@@ -289,21 +289,21 @@ def sweep(store: Path, needed: Callable[[Path], set[str]], *, grace_s: float) ->
     `needed` tells files of a rank's or a capture's folder that are read. What superseded a file is
     as old as the manifests beside it.
     """
-    found = _root(store)
-    if found is None:
+    pair = _root(store)
+    if pair is None:
         return 0
-    root, url = found
+    root, url = pair
     bucket = bucket_of(url, endpoint_of(url))
-    listed = bucket.list()
+    objects = bucket.list()
     before = time.time() - grace_s
     newest: dict[str, float] = {}
-    for key, one in listed.items():
+    for key, one in objects.items():
         if _SMALL.fullmatch(key):
             for folder in Path(key).parents:
                 newest[str(folder)] = max(newest.get(str(folder), 0.0), one.modified_s)
     going: dict[str, Object] = {}
     named: dict[Path, set[str]] = {}
-    for key, one in listed.items():
+    for key, one in objects.items():
         holder = Path(key).parent.parent
         is_old = max(one.modified_s, newest.get(str(holder), 0.0)) < before
         if not is_old or not _FILE.fullmatch(key):

@@ -58,11 +58,11 @@ def _redact(con: duckdb.DuckDBPyConnection, key: bytes) -> int:
     replaced = _replacing(texts, key)
     con.execute("create temp table _said (of varchar, old varchar, new varchar)")
     rows_of = [
-        (column, text, told)
-        for column, found in texts.items()
+        (column, text, redacted)
+        for column, replacements in texts.items()
         if column not in _KEPT_COLUMNS
-        for text in sorted(found)
-        if (told := replaced(column, text)) != text
+        for text in sorted(replacements)
+        if (redacted := replaced(column, text)) != text
     ]
     if rows_of:
         con.executemany("insert into _said values (?, ?, ?)", rows_of)
@@ -82,20 +82,22 @@ def own_key(folder: Path) -> bytes:
     """The key of this user's pseudonyms, made when it is first needed. Raises StoreError."""
     file = folder / KEY_FILE
     try:
-        found = bytes.fromhex(file.read_text(encoding="ascii"))
+        key = bytes.fromhex(file.read_text(encoding="ascii"))
     except (OSError, ValueError):
-        found = b""
-    if len(found) >= 16:
-        return found
-    made = secrets.token_bytes(32)
+        key = b""
+    if len(key) >= 16:
+        return key
+    key_bytes = secrets.token_bytes(32)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         make_private(folder)
-        write_atomically(file, made.hex().encode())
+        write_atomically(file, key_bytes.hex().encode())
     except OSError as error:
-        told = f"{file}: the key of your pseudonyms cannot be kept here ({error.strerror or error})"
-        raise StoreError(f"{told}: {ELSEWHERE}") from error
-    return made
+        reason = (
+            f"{file}: the key of your pseudonyms cannot be kept here ({error.strerror or error})"
+        )
+        raise StoreError(f"{reason}: {ELSEWHERE}") from error
+    return key_bytes
 
 
 def _text_columns(con: duckdb.DuckDBPyConnection) -> list[tuple[str, str]]:
@@ -129,8 +131,8 @@ def _replacing(texts: Mapping[str, Iterable[str]], key: bytes) -> Callable[[str,
         else r"(?!)"
     )
 
-    def path(found: re.Match[str]) -> str:
-        whole = found[0]
+    def path(match: re.Match[str]) -> str:
+        whole = match[0]
         folder, _, last = whole.rstrip("/").rpartition("/")
         if not _LIBRARY.search(whole):
             dot = last.rfind(".")
@@ -144,21 +146,21 @@ def _replacing(texts: Mapping[str, Iterable[str]], key: bytes) -> Callable[[str,
 
     def settings(text: str) -> str:
         try:
-            found = json.loads(text)
+            settings_here = json.loads(text)
         except ValueError:
             return plain(text)
 
-        def told(value: object) -> object:
+        def redact(value: object) -> object:
             if isinstance(value, dict):
-                return {name: told(one) for name, one in value.items()}
+                return {name: redact(one) for name, one in value.items()}
             if isinstance(value, list):
-                return [told(one) for one in value]
+                return [redact(one) for one in value]
             if not isinstance(value, str):
                 return value
             is_plain = value.lower() in _PLAIN or _NUMBER.fullmatch(value)
             return value if is_plain else pseudonym("value", value)
 
-        return json.dumps(told(found), ensure_ascii=False)
+        return json.dumps(redact(settings_here), ensure_ascii=False)
 
     def replaced(column: str, text: str) -> str:
         if column in ("host_name", "host_uid", "group_name", "group_hash", "run"):
@@ -171,13 +173,13 @@ def _replacing(texts: Mapping[str, Iterable[str]], key: bytes) -> Callable[[str,
 
 
 def _users(texts: Mapping[str, Iterable[str]]) -> set[str]:
-    found = {user for column in texts.values() for text in column for user in _HOME.findall(text)}
+    users = {user for column in texts.values() for text in column for user in _HOME.findall(text)}
     for text in texts.get("environment", ()):
         try:
-            told = json.loads(text)
+            content = json.loads(text)
         except ValueError:
             continue
-        if isinstance(told, dict):
-            values = (str(told[name]) for name in _USERS if told.get(name))
-            found |= {value.rstrip("/").rpartition("/")[2] for value in values}
-    return found - {"", "root"}
+        if isinstance(content, dict):
+            values = (str(content[name]) for name in _USERS if content.get(name))
+            users |= {value.rstrip("/").rpartition("/")[2] for value in values}
+    return users - {"", "root"}

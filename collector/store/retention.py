@@ -46,11 +46,11 @@ class StoredCapture:
 
 def stored_captures(store: Path) -> list[StoredCapture]:
     """Every capture with published ranks, the oldest first."""
-    found: list[StoredCapture] = []
+    stored: list[StoredCapture] = []
     for folder in captures(store):
         ranks = capture_manifests(folder)
         if ranks:
-            found.append(
+            stored.append(
                 StoredCapture(
                     folder_value(folder.parent.name),
                     folder_value(folder.name),
@@ -60,7 +60,7 @@ def stored_captures(store: Path) -> list[StoredCapture]:
                     size_bytes(folder),
                 )
             )
-    return sorted(found, key=lambda one: (one.recorded_ns, one.run, one.capture))
+    return sorted(stored, key=lambda one: (one.recorded_ns, one.run, one.capture))
 
 
 def recorded_ns(manifest: Manifest) -> int:
@@ -133,7 +133,7 @@ def remember_dropped(store: Path, going: Iterable[StoredCapture]) -> None:
     """Add captures that are about to be dropped. Raises OSError."""
     dropped = list(going)
 
-    def added(content: bytes | None) -> bytes | None:
+    def add(content: bytes | None) -> bytes | None:
         former = _DroppedCaptures()
         with contextlib.suppress(msgspec.MsgspecError):
             former = decode(content or b"", _DroppedCaptures)
@@ -143,7 +143,7 @@ def remember_dropped(store: Path, going: Iterable[StoredCapture]) -> None:
             former_ns = wall_clock_ns(until_ns.get(one.run)) or 0
             until_ns[one.run] = min(max(former_ns, one.recorded_ns), time.time_ns())
             names[one.run, one.capture] = None
-        told = _DroppedCaptures(until_ns, tuple(names)[-_NAMES:])
-        return msgspec.json.encode(told) if told != former else None
+        capture_list = _DroppedCaptures(until_ns, tuple(names)[-_NAMES:])
+        return msgspec.json.encode(capture_list) if capture_list != former else None
 
-    update(store / DROPPED_CAPTURES, added)
+    update(store / DROPPED_CAPTURES, add)

@@ -66,9 +66,9 @@ def write_tables(
     """
     run, capture, rank = key
     written: dict[str, Segment] = {}
-    kept = nonempty(con, schema.tables()) - leave_out
+    filled = nonempty(con, schema.tables()) - leave_out
     for name, table in schema.tables().items():
-        if name in kept:
+        if name in filled:
             order = _order_by(con, f'"{name}"', table.sort_columns)
             columns = f"{_keys(run, capture)}, {rank}::integer as rank, {_columns(table, stacks)}"
             # What all rows have alike is put before them when they are sorted.
@@ -217,10 +217,10 @@ def _summary_queries(
 def _worded_keys(con: duckdb.DuckDBPyConnection, located: Mapping[str, Sequence[Place]]) -> str:
     """Run and capture, of which all rows are, as words of one: what is grouped, joined and sorted
     by them holds a byte of each and not their text. Written, they are text again."""
-    found = next((places[0].path for places in located.values() if places), None)
-    if found is None:
+    path = next((places[0].path for places in located.values() if places), None)
+    if path is None:
         return ""
-    file = file_literal(found)
+    file = file_literal(path)
     one = con.execute(f"select run, capture from read_parquet({file}) limit 1").fetchall()
     if not one:
         return ""
@@ -230,7 +230,7 @@ def _worded_keys(con: duckdb.DuckDBPyConnection, located: Mapping[str, Sequence[
 
 
 def _size_bytes(located: Mapping[str, Sequence[Place]]) -> int:
-    return sum(Path(place.path).stat().st_size for found in located.values() for place in found)
+    return sum(Path(place.path).stat().st_size for group in located.values() for place in group)
 
 
 def with_stale_summaries(manifests: Sequence[Manifest], summarise: Summarise) -> list[Manifest]:
@@ -238,11 +238,11 @@ def with_stale_summaries(manifests: Sequence[Manifest], summarise: Summarise) ->
     if not manifests:
         return []
     with open_duckdb() as con:
-        wanted = {summary.name: summary.version for summary in summarise(con)}
+        versions = {summary.name: summary.version for summary in summarise(con)}
     return [
         manifest
         for manifest in manifests
-        if wanted != {name: segment.version for name, segment in manifest.summaries.items()}
+        if versions != {name: segment.version for name, segment in manifest.summaries.items()}
     ]
 
 

@@ -115,12 +115,12 @@ def open(
     check_layout(path)
     for attempt in range(_ATTEMPTS):
         try:
-            found, torn = without_torn(path, manifests(path))
+            manifests_of, torn = without_torn(path, manifests(path))
             if torn and not attempt:  # maybe replaced, and swept, since its manifest was read
                 mirror.refresh(path, is_needed=True)
                 continue
-            create_views(con, path, found, summaries)
-            _LOOKS[con] = _Look(found, torn)
+            create_views(con, path, manifests_of, summaries)
+            _LOOKS[con] = _Look(manifests_of, torn)
             return con
         except FileNotFoundError as error:  # replaced, and swept, while we got its files
             if attempt == _ATTEMPTS - 1:
@@ -209,9 +209,9 @@ def frame(relation: duckdb.DuckDBPyRelation) -> pl.DataFrame:
     try:
         return pl.DataFrame(stream)
     except pl.exceptions.ComputeError as error:
-        told = str(error).removeprefix("got external error: ")
-        is_memory = "Out of Memory" in told
-        raise (duckdb.OutOfMemoryException if is_memory else duckdb.Error)(told) from error
+        reason = str(error).removeprefix("got external error: ")
+        is_memory = "Out of Memory" in reason
+        raise (duckdb.OutOfMemoryException if is_memory else duckdb.Error)(reason) from error
 
 
 def query(path: str | Path, sql: str, parameters: Sequence[object] = ()) -> pl.DataFrame:
@@ -232,11 +232,11 @@ def query(path: str | Path, sql: str, parameters: Sequence[object] = ()) -> pl.D
     raise AssertionError("unreachable")
 
 
-def version(path: str | Path, found: Sequence[Manifest] | None = None) -> str:
-    """Changes whenever anything is published, dropped or compacted: a key for caches. `found`:
-    its ranks, where they are known."""
+def version(path: str | Path, rank_manifests: Sequence[Manifest] | None = None) -> str:
+    """Changes whenever anything is published, dropped or compacted: a key for caches.
+    `rank_manifests`: of its ranks, where they are known."""
     state = hashlib.sha256()
-    for m in manifests(Path(path)) if found is None else found:
+    for m in manifests(Path(path)) if rank_manifests is None else rank_manifests:
         exchanged = "".join(one.version for one in m.tables.values())  # see `watch.join_tables`
         state.update(f"{m.run}\0{m.capture}\0{m.rank}\0{m.generation}\0{exchanged}\0".encode())
     for folder in captures(Path(path)):
@@ -246,30 +246,30 @@ def version(path: str | Path, found: Sequence[Manifest] | None = None) -> str:
 
 def over(
     path: Path,
-    found: Sequence[Manifest],
+    ranks: Sequence[Manifest],
     *,
     summaries: Mapping[str, str] | None = None,
     spill: Path | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """As `open`, but over the given ranks of a store only."""
     con = _connection(spill)
-    create_views(con, path, found, summaries)
+    create_views(con, path, ranks, summaries)
     return con
 
 
 def create_views(
     con: duckdb.DuckDBPyConnection,
     store: Path,
-    found: Sequence[Manifest],
+    manifests: Sequence[Manifest],
     summaries: Mapping[str, str] | None,
 ) -> None:
     """A view for every canonical table over the given ranks, and for summaries that all have."""
-    located = places(store, found)
-    digests = {manifest.schema_digest for manifest in found}
+    located = places(store, manifests)
+    digests = {manifest.schema_digest for manifest in manifests}
     for name in schema.tables():
         create_view(con, name, located.get(name, ()), is_current=digests <= {schema.digest()})
     empty = []
-    for name, version in summary_versions(found).items():
+    for name, version in summary_versions(manifests).items():
         if summaries is not None and summaries.get(name) != version:
             continue
         if located.get(name):
@@ -328,28 +328,28 @@ def _attach_export(
     writable: Path | None,
 ) -> None:
     try:
-        found = attach_export(con, path, writable)
+        export = attach_export(con, path, writable)
         versions = {}
-        if found.get(SUMMARY_VERSIONS) == {"name", "version"}:
-            asked = (
+        if export.get(SUMMARY_VERSIONS) == {"name", "version"}:
+            query = (
                 f"select name, version from exported.main.{SUMMARY_VERSIONS} where version <> ''"
             )
-            versions = dict(con.execute(asked).fetchall())
+            versions = dict(con.execute(query).fetchall())
     except duckdb.Error as error:
         raise StoreError(f"{path}: not a DuckDB file of npuscope: {error}") from error
     keys = {name for name, _ in schema.KEY_COLUMNS}
-    if not keys <= found.get("ranks", set()):
+    if not keys <= export.get("ranks", set()):
         raise StoreError(f"{path}: a DuckDB file, but not one that npuscope exported")
     for name, table in schema.tables().items():
         body = _typed_nothing(name)
-        if keys <= found.get(name, set()):
+        if keys <= export.get(name, set()):
             columns = ", ".join(  # an older export may lack some
-                f'"{column}"' if column in found[name] else f'cast(null as {kind}) as "{column}"'
+                f'"{column}"' if column in export[name] else f'cast(null as {kind}) as "{column}"'
                 for column, kind in _columns(table)
             )
             body = f'select {columns} from exported.main."{name}"'
         con.execute(f'create view "{name}" as {body}')
-    for name in found.keys() - schema.tables().keys():
+    for name in export.keys() - schema.tables().keys():
         version = versions.get(name)
         if version and (summaries is None or summaries.get(name) == version):
             con.execute(f'create view "{name}" as select * from exported.main."{name}"')

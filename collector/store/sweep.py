@@ -176,10 +176,10 @@ def _is_needed(rank: Path, copied: set[str], generation: str) -> bool:
 
 def _merged_files(capture: Path) -> set[str]:
     """Files of several ranks that are needed, and what tells what is in them."""
-    found = capture_manifests(capture)
-    listed = {file.file for batch in read_compacted(capture).batches for file in batch.files}
-    used = {use.file.file for use in in_use(capture, found)}
-    return listed | used | {f"{one.batch}/{LISTING}" for one in found if one.batch}
+    manifests = capture_manifests(capture)
+    files = {file.file for batch in read_compacted(capture).batches for file in batch.files}
+    used = {use.file.file for use in in_use(capture, manifests)}
+    return files | used | {f"{one.batch}/{LISTING}" for one in manifests if one.batch}
 
 
 def _is_merged(capture: Path, name: str) -> bool:
@@ -188,11 +188,11 @@ def _is_merged(capture: Path, name: str) -> bool:
 
 def _copied_files(capture: Path) -> dict[str, set[str]]:
     """By rank folder, segments that readers take from files of several ranks instead."""
-    found = {manifest.rank: manifest for manifest in capture_manifests(capture)}
+    manifests = {manifest.rank: manifest for manifest in capture_manifests(capture)}
     copied: dict[str, set[str]] = defaultdict(set)
-    for use in in_use(capture, found.values()):
+    for use in in_use(capture, manifests.values()):
         for rank in use.ranks:
-            own = segment(found[rank], use.file.table, use.file.version)
+            own = segment(manifests[rank], use.file.table, use.file.version)
             copied[f"rank={rank}"].add(own.file if own else "")
     return copied
 

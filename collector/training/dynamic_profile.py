@@ -138,10 +138,10 @@ def config(
 ) -> dict[str, object]:
     """A whole configuration: what is given, else torch_npu's defaults."""
     inner = {name: field.default for name, field in EXPERIMENTAL_FIELDS.items()}
-    made: dict[str, object] = {name: field.default for name, field in FIELDS.items()}
-    made.update(top or {})
-    made[EXPERIMENTAL] = {**inner, **(experimental or {})}
-    return made
+    fields: dict[str, object] = {name: field.default for name, field in FIELDS.items()}
+    fields.update(top or {})
+    fields[EXPERIMENTAL] = {**inner, **(experimental or {})}
+    return fields
 
 
 def check(content: object) -> list[Wrong]:
@@ -169,23 +169,23 @@ def dyno_command(content: Mapping[str, object], certificates: str | None = None)
     certificates; without TLS it is the word NO_CERTS. ms Monitor exports one form only: a database
     where both are wanted.
     """
-    given = {name: field.default for name, field in FIELDS.items()} | dict(content)
-    told = given.get(EXPERIMENTAL) or {}
+    values = {name: field.default for name, field in FIELDS.items()} | dict(content)
+    options = values.get(EXPERIMENTAL) or {}
     inner = {name: field.default for name, field in EXPERIMENTAL_FIELDS.items()}
-    inner |= told if isinstance(told, Mapping) else {}
+    inner |= options if isinstance(options, Mapping) else {}
     words = ["dyno", "--certs-dir", certificates or "NO_CERTS", "nputrace"]
-    words += ["--start-step", str(given["start_step"]), "--iterations", str(given["active"])]
-    words += ["--log-file", str(given["prof_dir"])]
-    if given["warmup"]:
-        words += ["--warmup-iterations", str(given["warmup"])]
-    words += ["--activities", _commas(given["activities"])]
+    words += ["--start-step", str(values["start_step"]), "--iterations", str(values["active"])]
+    words += ["--log-file", str(values["prof_dir"])]
+    if values["warmup"]:
+        words += ["--warmup-iterations", str(values["warmup"])]
+    words += ["--activities", _commas(values["activities"])]
     switches = (
         "analyse", "async_mode", "record_shapes", "profile_memory", "with_stack", "with_flops",
         "with_modules",
     )  # fmt: skip
-    words += [_option(name) for name in switches if given[name]]
-    if given["is_rank"]:
-        words += ["--is-rank", "--rank-list", _commas(given["rank_list"])]
+    words += [_option(name) for name in switches if values[name]]
+    if values["is_rank"]:
+        words += ["--is-rank", "--rank-list", _commas(values["rank_list"])]
     for name, field in EXPERIMENTAL_FIELDS.items():
         value = inner[name]
         if value == field.default and name != "profiler_level":
@@ -200,9 +200,11 @@ def dyno_command(content: Mapping[str, object], certificates: str | None = None)
     return shlex.join(words)
 
 
-def _fields(told: Mapping[str, object], fields: Mapping[str, Field], prefix: str) -> list[Wrong]:
+def _fields(
+    settings: Mapping[str, object], fields: Mapping[str, Field], prefix: str
+) -> list[Wrong]:
     wrong: list[Wrong] = []
-    for name, value in told.items():
+    for name, value in settings.items():
         field = fields.get(name)
         if field is None:
             near = difflib.get_close_matches(str(name), fields, 1)

@@ -83,9 +83,9 @@ def expert_load_recorder(
             raise ValueError(f"source={source!r}: choose of routing, counter")
         if is_chosen(here, ranks):
             models = model if isinstance(model, (list, tuple)) else [model]
-            found = find_routers(models, chosen=routers, top_k=top_k, experts=experts)
+            routers_here = find_routers(models, routers=routers, top_k=top_k, experts=experts)
             recorder.arm(
-                found, rule, Path(dir), f"rank{here}", every=every, start_step=start_step,
+                routers_here, rule, Path(dir), f"rank{here}", every=every, start_step=start_step,
                 is_counter=source == "counter", rotate_bytes=rotate_bytes,
                 rotate_seconds=rotate_seconds,
             )  # fmt: skip
@@ -347,9 +347,9 @@ class ExpertLoadRecorder:
         for row, router in enumerate(self._routers):
             if count := copy.calls[row]:
                 tokens = copy.host[row, 1 : 1 + router.experts].tolist()
-                told = f', "n_micro": {count}' if not self._is_counter else ""
+                count_field = f', "n_micro": {count}' if not self._is_counter else ""
                 lines.append(
-                    f'{{"iter": {copy.step}, {self._heads[row]}{told}, "tpe": {tokens}}}\n'
+                    f'{{"iter": {copy.step}, {self._heads[row]}{count_field}, "tpe": {tokens}}}\n'
                 )
         return "".join(lines).encode()
 

@@ -33,9 +33,9 @@ def warn(message: str) -> None:
 
 def rank_here() -> int:
     """This process's global rank, in torch_npu's order: RANK, else torch.distributed's, else 0."""
-    told = os.environ.get("RANK", "").strip()
-    if told.isdecimal():
-        return int(told)
+    rank = os.environ.get("RANK", "").strip()
+    if rank.isdecimal():
+        return int(rank)
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())

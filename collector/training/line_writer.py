@@ -179,9 +179,9 @@ class LineWriter:
 
     def _next_name(self) -> Path:
         numbered = re.compile(re.escape(self._stem) + r"(?:\.(\d{1,9}))?\.jsonl")
-        found = [numbered.fullmatch(name) for name in os.listdir(self._folder)]
-        taken = [int(match[1] or 0) for match in found if match]
-        number = max(taken, default=-1) + 1
+        matches = [numbered.fullmatch(name) for name in os.listdir(self._folder)]
+        numbers = [int(match[1] or 0) for match in matches if match]
+        number = max(numbers, default=-1) + 1
         return self._folder / (f"{self._stem}.{number}.jsonl" if number else f"{self._stem}.jsonl")
 
     def _fail(self, error: BaseException) -> None:
@@ -206,8 +206,8 @@ def _whole_lines(opened: int) -> int:
     end = os.fstat(opened).st_size
     while end > 0:
         start = max(0, end - (1 << 16))
-        found = os.pread(opened, end - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        end_at = os.pread(opened, end - start, start).rfind(b"\n")
+        if end_at >= 0:
+            return start + end_at + 1
         end = start
     return 0

@@ -87,7 +87,7 @@ class _Free:
 
 
 @dataclass(frozen=True, slots=True)
-class _Finished:
+class _PendingAnalysis:
     """A capture whose analysis may still be under way."""
 
     folder: Path
@@ -169,7 +169,7 @@ class ProfileSession:
         self.is_active = False
         self._window: Window | None = None
         self._nodes: ThreadNodes | None = None
-        self._waiting: list[_Finished] = []
+        self._waiting: list[_PendingAnalysis] = []
         self._is_started = False
         self._stepping = threading.RLock()  # a window must not miss its end
         self._at_exit: Callable[[], None] | None = None
@@ -336,12 +336,12 @@ class ProfileSession:
 
     def _describe(self, window: Window, last_step: int) -> None:
         job = self._job
-        told, too_long = torch_profiler.entries(
+        entries, too_long = torch_profiler.entries(
             run=job.run, rank=self._rank, first_step=self._first, last_step=last_step,
             parallel=job.parallel, groups=job.groups, model=job.model,
             threads=None if self._nodes is None else self._nodes.report(),
         )  # fmt: skip
-        window.describe(told)
+        window.describe(entries)
         if too_long and not self._has_warned_of_length:
             self._has_warned_of_length = True
             warn(f"too long for the profiler's metadata, left out: {', '.join(too_long)}")
@@ -355,13 +355,13 @@ class ProfileSession:
                 f"torch_npu left no capture below {self._root}: see what it printed (is CANN's"
                 " environment set?)"
             )
-        done = _Finished(window.folder, self._first, self._step - 1)
+        done = _PendingAnalysis(window.folder, self._first, self._step - 1)
         if self._collected.analyse == "async":
             self._waiting.append(done)
         else:
             self._publish(done)
 
-    def _publish(self, done: _Finished) -> None:
+    def _publish(self, done: _PendingAnalysis) -> None:
         write_ready(
             done.folder,
             run=self._job.run,

@@ -23,7 +23,7 @@ def write_ready(
     folder: Path, *, run: str | None, rank: int, first_step: int, last_step: int
 ) -> Path:
     """Put the marker into a capture that is complete, at once or not at all. Raises OSError."""
-    told = {
+    fields = {
         "schema_version": _SCHEMA_VERSION,
         "run": run,
         "rank": rank,
@@ -35,7 +35,7 @@ def write_ready(
     marker, draft = folder / _NAME, folder / f".{_NAME}.{os.getpid()}.tmp"
     try:
         with draft.open("w", encoding="utf-8") as opened:
-            json.dump(told, opened)
+            json.dump(fields, opened)
             opened.flush()
             os.fsync(opened.fileno())
         draft.replace(marker)
@@ -47,7 +47,7 @@ def write_ready(
 
 
 def _files(folder: Path) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
+    files: list[dict[str, object]] = []
     for root, _, names in os.walk(folder):
         for name in names:
             path = Path(root) / name
@@ -57,8 +57,8 @@ def _files(folder: Path) -> list[dict[str, object]]:
                 size_bytes = path.lstat().st_size
             except FileNotFoundError:  # an analysis beside training has just removed it
                 continue
-            found.append({"path": path.relative_to(folder).as_posix(), "size_bytes": size_bytes})
-    return sorted(found, key=lambda file: str(file["path"]))
+            files.append({"path": path.relative_to(folder).as_posix(), "size_bytes": size_bytes})
+    return sorted(files, key=lambda file: str(file["path"]))
 
 
 def _sync_folder(folder: Path) -> None:

@@ -48,38 +48,38 @@ class Router:
 def find_routers(
     models: Iterable[Any],
     *,
-    chosen: str | Chooser | None = None,
+    routers: str | Chooser | None = None,
     top_k: int | None = None,
     experts: int | None = None,
 ) -> list[Router]:
-    """Routers of a model's chunks, in order; `chosen` is a pattern of names, or tells by name and
+    """Routers of a model's chunks, in order; `routers` is a pattern of names, or tells by name and
     module. Raises ValueError where none is found, or one tells no number of experts."""
-    found: list[Router] = []
-    seen: set[int] = set()
+    routers_here: list[Router] = []
+    visited: set[int] = set()
     for model in models:
         for name, module in model.named_modules():
-            if id(module) in seen or not _is_router(name, module, chosen):
+            if id(module) in visited or not _is_router(name, module, routers):
                 continue
-            seen.add(id(module))
+            visited.add(id(module))
             width = experts or _size_of(module, _EXPERTS) or _rows(module)
             if not width:
                 raise ValueError(f"{name}: how many experts? Give experts=N")
-            block, layer = _place(name, module, len(found))
-            found.append(
+            block, layer = _place(name, module, len(routers_here))
+            routers_here.append(
                 Router(name, module, block, layer, width, top_k or _size_of(module, _TOP_K))
             )
-    if not found:
+    if not routers_here:
         raise ValueError(
             "no MoE router found in the model: name them by routers=PATTERN, and say by"
             " rule=FUNCTION what of their output are the experts' indices"
         )
-    if len({(router.block, router.layer) for router in found}) < len(found):
+    if len({(router.block, router.layer) for router in routers_here}) < len(routers_here):
         # Names that tell no layer: routers are numbered as they come.
-        found = [
+        routers_here = [
             Router(one.name, one.module, "decoder", number, one.experts, one.top_k)
-            for number, one in enumerate(found)
+            for number, one in enumerate(routers_here)
         ]
-    return found
+    return routers_here
 
 
 def assignment(output: Any, router: Router, rule: Rule | None) -> Any:
@@ -169,12 +169,12 @@ def _nobody() -> Callable[..., None]:
     return _shown_to_nobody
 
 
-def _is_router(name: str, module: Any, chosen: str | Chooser | None) -> bool:
-    if chosen is None:
+def _is_router(name: str, module: Any, routers: str | Chooser | None) -> bool:
+    if routers is None:
         return any(_NAME.search(kind.__name__) for kind in type(module).__mro__)
-    if isinstance(chosen, str):
-        return re.search(chosen, name) is not None
-    return bool(chosen(name, module))
+    if isinstance(routers, str):
+        return re.search(routers, name) is not None
+    return bool(routers(name, module))
 
 
 def _place(name: str, module: Any, ordinal: int) -> tuple[str, int]:
@@ -182,9 +182,9 @@ def _place(name: str, module: Any, ordinal: int) -> tuple[str, int]:
     numbers = _LAYER.findall(name)
     if _MTP.search(name):
         return "mtp", int(numbers[0]) if numbers else 0
-    told = getattr(module, "layer_number", None)
-    if isinstance(told, int) and not isinstance(told, bool) and told >= 0:
-        return "decoder", told
+    number = getattr(module, "layer_number", None)
+    if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
+        return "decoder", number
     return "decoder", int(numbers[0]) if numbers else ordinal
 
 

@@ -97,18 +97,21 @@ class SequenceLengthRecorder:
             return
         try:
             ends = actual_seq_len if cu_seqlens is None else cu_seqlens
-            given = lengths if ends is None else ends
-            device = getattr(getattr(given, "device", None), "type", "cpu")
+            ends_here = lengths if ends is None else ends
+            device = getattr(getattr(ends_here, "device", None), "type", "cpu")
             if device != "cpu":
                 raise ValueError(f"lengths on {device}: give numbers of the host, as a batch has")
-            values = [int(one) for one in (given.tolist() if hasattr(given, "tolist") else given)]
+            values = [
+                int(one)
+                for one in (ends_here.tolist() if hasattr(ends_here, "tolist") else ends_here)
+            ]
             if ends is not None:
                 values = [0, *values] if cu_seqlens is None else values
                 values = [after - before for before, after in pairwise(values)]
             if min(values, default=0) < 0:
                 raise ValueError("a length below 0")
-            told = {"iter": self._step, "micro": len(self._lines), **self._told, "lengths": values}
-            self._lines.append(json.dumps(told).encode() + b"\n")
+            entry = {"iter": self._step, "micro": len(self._lines), **self._told, "lengths": values}
+            self._lines.append(json.dumps(entry).encode() + b"\n")
         except Exception as error:
             self.disable(error)
 

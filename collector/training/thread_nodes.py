@@ -67,15 +67,15 @@ class ThreadNodes:
         between_ms = (reads[-1][0] - reads[0][0]) / (len(reads) - 1) if len(reads) > 1 else 0
         interval_ms, stride = max(_INTERVAL_MS, round(between_ms)), 1
         while any(samples.values()):
-            found: dict[str, object] = {
+            report: dict[str, object] = {
                 "start_ns": self._start_ns,
                 "interval_ms": interval_ms * stride,
                 "threads": {thread: _stays(read[::stride]) for thread, read in samples.items()},
             }
             if self._device_node is not None:
-                found["device_node"] = self._device_node
-            if len(json.dumps(found)) <= _TEXT_CHARS:
-                return found
+                report["device_node"] = self._device_node
+            if len(json.dumps(report)) <= _TEXT_CHARS:
+                return report
             if stride > max(map(len, samples.values())):
                 break
             stride *= 2
@@ -89,11 +89,11 @@ class ThreadNodes:
             warn(f"the device's NUMA node is not known: {str(error) or type(error).__name__}")
 
     def _run(self) -> None:
-        listed = 0.0
+        at_s = 0.0
         try:
             while not self._ends.is_set():
-                if not listed or time.monotonic() - listed > _LISTED_SECONDS:
-                    listed = time.monotonic()
+                if not at_s or time.monotonic() - at_s > _LISTED_SECONDS:
+                    at_s = time.monotonic()
                     self._choose()
                 before_ns = time.thread_time_ns()
                 self._read()
@@ -154,29 +154,29 @@ def thread_nodes_here() -> ThreadNodes | None:
 @lru_cache(maxsize=1)
 def cpu_nodes() -> dict[int, int]:
     """The NUMA node of each core of this host; {} where the kernel does not tell."""
-    found: dict[int, int] = {}
+    nodes: dict[int, int] = {}
     for path in _NODES.glob("node[0-9]*/cpulist"):
-        found |= dict.fromkeys(_cores(path.read_text()), int(path.parent.name[4:]))
-    return found
+        nodes |= dict.fromkeys(_cores(path.read_text()), int(path.parent.name[4:]))
+    return nodes
 
 
 def near_node(topology: str, device: int, nodes: Mapping[int, int]) -> int | None:
     """The node of the cores that end a device's row in `npu-smi info -t topo`; None where there is
     no such row, or it names cores of several nodes."""
     row = re.search(rf"^[ \t|]*NPU{device}\b.*[ \t](\d[\d,-]*)[ \t|]*$", topology, re.M)
-    found = {nodes.get(core) for core in _cores(row[1])} if row else set()
-    return found.pop() if len(found) == 1 else None
+    near = {nodes.get(core) for core in _cores(row[1])} if row else set()
+    return near.pop() if len(near) == 1 else None
 
 
 def _device_node(device: int, nodes: Mapping[int, int]) -> int | None:
     command = shutil.which("npu-smi")
     if command is None:
         return None
-    told = subprocess.run(
+    topology = subprocess.run(
         [command, "info", "-t", "topo"],
         capture_output=True, text=True, timeout=_SMI_SECONDS, check=False,
     )  # fmt: skip
-    return near_node(told.stdout, device, nodes)
+    return near_node(topology.stdout, device, nodes)
 
 
 def _device_here() -> int | None:
@@ -186,16 +186,16 @@ def _device_here() -> int | None:
         return None
     number = int(current())
     visible = os.environ.get("ASCEND_RT_VISIBLE_DEVICES", "").split(",")
-    told = visible[number].strip() if number < len(visible) else ""
-    return int(told) if told.isdecimal() else number
+    device = visible[number].strip() if number < len(visible) else ""
+    return int(device) if device.isdecimal() else number
 
 
 def _cores(text: str) -> list[int]:
     """Numbers of cores as the kernel lists them: 0-3,8."""
-    found: list[int] = []
+    cores: list[int] = []
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
-        found += range(int(first), int(last or first) + 1)
-    return found
+        cores += range(int(first), int(last or first) + 1)
+    return cores
 
 
 def _fields(stat: bytes) -> list[bytes]:
@@ -204,10 +204,10 @@ def _fields(stat: bytes) -> list[bytes]:
 
 
 def _stays(read: Sequence[tuple[int, int]]) -> list[list[int]]:
-    found: list[list[int]] = []
+    stays: list[list[int]] = []
     for since_ms, node in read:
-        if found and found[-1][1] == node:
-            found[-1][2] += 1
+        if stays and stays[-1][1] == node:
+            stays[-1][2] += 1
         else:
-            found.append([since_ms, node, 1])
-    return found
+            stays.append([since_ms, node, 1])
+    return stays

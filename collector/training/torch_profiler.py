@@ -69,7 +69,7 @@ class Window:
         if metrics is None:
             has_metrics = level in ("Level1", "Level2")
             metrics = "PipeUtilization" if has_metrics else "AiCoreNone"
-        asked: dict[str, Any] = {
+        options: dict[str, Any] = {
             "profiler_level": getattr(npu.ProfilerLevel, level),
             "aic_metrics": getattr(npu.AiCMetrics, metrics),
             "mstx": collected.mstx or level == "Level_none",
@@ -78,8 +78,8 @@ class Window:
             "gc_detect_threshold": collected.gc_detect_threshold,
         }
         if "gc_detect_threshold" not in inspect.signature(npu._ExperimentalConfig).parameters:
-            del asked["gc_detect_threshold"]  # an older torch_npu
-        experimental = npu._ExperimentalConfig(**asked)
+            del options["gc_detect_threshold"]  # an older torch_npu
+        experimental = npu._ExperimentalConfig(**options)
         handler = npu.tensorboard_trace_handler(
             str(root),
             analyse_flag=collected.analyse != "offline",
@@ -190,7 +190,7 @@ def entries(
         "schema_version": 1, "run": run, "rank": rank, "first_step": first_step,
         "last_step": last_step,
     }  # fmt: skip
-    wanted: tuple[tuple[str, object], ...] = (
+    values: tuple[tuple[str, object], ...] = (
         ("npuscope", window),
         ("job_name", run),
         ("distributed_args", sizes),
@@ -198,10 +198,10 @@ def entries(
         ("parallel_group_info", dict(groups or {})),
         (THREADS, dict(threads or {})),
     )
-    kept: dict[str, str] = {}
+    texts: dict[str, str] = {}
     too_long: list[str] = []
     total = 0
-    for key, value in wanted:
+    for key, value in values:
         if not value:
             continue
         text = json.dumps(value)
@@ -209,34 +209,34 @@ def entries(
             too_long.append(key)
             continue
         total += len(key) + len(text)
-        kept[key] = text
-    return kept, too_long
+        texts[key] = text
+    return texts, too_long
 
 
 def _parallel_sizes(parallel: object) -> dict[str, int | bool]:
     """Parallel sizes by MindSpeed's names."""
-    told = _fields(parallel)
-    found: dict[str, int | bool] = {}
+    fields = _fields(parallel)
+    sizes: dict[str, int | bool] = {}
     for name, others in _SIZES.items():
-        value = next((told[key] for key in (name, *others) if told.get(key) is not None), None)
+        value = next((fields[key] for key in (name, *others) if fields.get(key) is not None), None)
         if isinstance(value, int):
-            found[name] = value
-    return found
+            sizes[name] = value
+    return sizes
 
 
 def _model_sizes(model: object) -> dict[str, object]:
     """Those fields of a model's configuration that its FLOPs follow from."""
-    told = _fields(model)
-    if isinstance(inner := told.get("text_config"), Mapping):
-        told = {**told, **inner}
-    found: dict[str, object] = {}
-    for name in sorted(_MODEL & told.keys()):
-        value = told[name]
+    fields = _fields(model)
+    if isinstance(inner := fields.get("text_config"), Mapping):
+        fields = {**fields, **inner}
+    sizes: dict[str, object] = {}
+    for name in sorted(_MODEL & fields.keys()):
+        value = fields[name]
         if isinstance(value, (bool, int, float)) or _is_short_list(value):
-            found[name] = value
+            sizes[name] = value
         elif value is not None and not isinstance(value, (list, tuple, Mapping)):
-            found[name] = str(value)[:64]
-    return found
+            sizes[name] = str(value)[:64]
+    return sizes
 
 
 def _is_short_list(value: object) -> bool:
@@ -253,5 +253,5 @@ def _fields(described: Any) -> Mapping[str, object]:
     if isinstance(described, Mapping):
         return described
     to_dict = getattr(described, "to_dict", None)
-    told = to_dict() if callable(to_dict) else vars(described)
-    return told if isinstance(told, Mapping) else {}
+    fields = to_dict() if callable(to_dict) else vars(described)
+    return fields if isinstance(fields, Mapping) else {}

@@ -56,8 +56,8 @@ class StoreSpans:
 
     def captures(self) -> dict[Key, CaptureSpan]:
         """Those with published ranks, in order of when they were recorded."""
-        found = {key: one for key, one in self.spans.items() if one is not None}
-        return dict(sorted(found.items(), key=lambda pair: (pair[1].recorded_ns, pair[0])))
+        spans_here = {key: one for key, one in self.spans.items() if one is not None}
+        return dict(sorted(spans_here.items(), key=lambda pair: (pair[1].recorded_ns, pair[0])))
 
     def of_run(self, run: str) -> list[KnownCapture]:
         """A run's captures, for new ranks to join."""
@@ -69,11 +69,11 @@ class StoreSpans:
 
     def _look_up(self, key: Key, folder: Path) -> None:
         try:
-            told = folder.stat()
+            stat = folder.stat()
         except OSError:
             self.spans.pop(key, None)
             return
-        state = (told.st_ino, told.st_mtime_ns)
+        state = (stat.st_ino, stat.st_mtime_ns)
         if self.looked_up.get(key) != state:
             self.spans[key] = span_of(capture_manifests(folder))
             self.looked_up[key] = state
@@ -81,18 +81,21 @@ class StoreSpans:
 
 def places_of(store: Path, key: Key) -> tuple[str, ...]:
     """Folders that a capture's ranks were read from."""
-    found = capture_manifests(rank_folder(store, *key, 0).parent)
-    return tuple(sorted({one.source_root for one in found}))
+    manifests = capture_manifests(rank_folder(store, *key, 0).parent)
+    return tuple(sorted({one.source_root for one in manifests}))
 
 
-def span_of(found: list[Manifest]) -> CaptureSpan | None:
+def span_of(manifests: list[Manifest]) -> CaptureSpan | None:
     """What a capture's manifests tell; None of none."""
-    if not found:
+    if not manifests:
         return None
-    starts = [m.window_start_ns for m in found if m.window_start_ns is not None]
-    ends = [m.window_end_ns for m in found if m.window_end_ns is not None]
+    starts = [m.window_start_ns for m in manifests if m.window_start_ns is not None]
+    ends = [m.window_end_ns for m in manifests if m.window_end_ns is not None]
     return CaptureSpan(
-        min(starts, default=None), max(ends, default=None), max(map(recorded_ns, found)), len(found)
+        min(starts, default=None),
+        max(ends, default=None),
+        max(map(recorded_ns, manifests)),
+        len(manifests),
     )
 
 

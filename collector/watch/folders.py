@@ -98,24 +98,24 @@ def look_around(
             there.add(place)
             if one and _is_as_it_was(one, glance, folders.polls):
                 continue
-            seen = look(path)
+            folder_look = look(path)
         except OSError:
             there.discard(place)
             continue  # gone since it was listed
         if one is None:
-            one = folders.profiles[place] = Folder(seen.fingerprint, now_s, glance)
-        elif one.fingerprint != seen.fingerprint:
-            one.fingerprint, one.since_s = seen.fingerprint, now_s
+            one = folders.profiles[place] = Folder(folder_look.fingerprint, now_s, glance)
+        elif one.fingerprint != folder_look.fingerprint:
+            one.fingerprint, one.since_s = folder_look.fingerprint, now_s
         one.glance = glance
-        if one.settled == seen.fingerprint:
+        if one.settled == folder_look.fingerprint:
             continue
-        is_quiet = _age_s(seen) >= quiet_s if once else now_s - one.since_s >= quiet_s
+        is_quiet = _age_s(folder_look) >= quiet_s if once else now_s - one.since_s >= quiet_s
         has_changed = bool(one.settled) and not one.is_refused
-        verdict = judge(seen, is_quiet=is_quiet, has_changed=has_changed)
+        verdict = judge(folder_look, is_quiet=is_quiet, has_changed=has_changed)
         if verdict.kind == "finished":
-            finished.append(FinishedProfile(seen, verdict, root))
+            finished.append(FinishedProfile(folder_look, verdict, root))
         elif verdict.kind == "broken":
-            broken[place] = (verdict.reason, seen.fingerprint)
+            broken[place] = (verdict.reason, folder_look.fingerprint)
         else:
             waiting[place] = verdict.reason
     _tell_unlisted(folders, unlisted, tell)
@@ -145,16 +145,16 @@ def _glance(path: Path) -> tuple[int, int]:
         return own_ns, 0
 
 
-def _age_s(seen: _Look) -> float:
+def _age_s(look: _Look) -> float:
     """Seconds since the newest file came or changed, by the wall clock: less than 0 where that
     was set back."""
     changed_s = 0.0
-    for name in seen.sizes:
+    for name in look.sizes:
         try:
-            told = (Path(seen.path) / name).stat()
+            stat = (Path(look.path) / name).stat()
         except OSError:
             return 0.0  # changing at this moment
-        changed_s = max(changed_s, told.st_mtime, told.st_ctime)
+        changed_s = max(changed_s, stat.st_mtime, stat.st_ctime)
     return time.time() - changed_s
 
 
@@ -277,49 +277,49 @@ def look(folder: Path) -> _Look:
             if not prefix:
                 raise
             continue  # not analysed
-        for name, told in files:
-            sizes[prefix + name] = told.st_size
-            line = f"{prefix}{name}\0{told.st_size}\0{told.st_mtime_ns}\0"
+        for name, stat in files:
+            sizes[prefix + name] = stat.st_size
+            line = f"{prefix}{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0"
             state.update(line.encode(errors="surrogateescape"))
     return _Look(str(folder), sizes, state.hexdigest())
 
 
-def judge(seen: _Look, *, is_quiet: bool, has_changed: bool = False) -> Verdict:
+def judge(look: _Look, *, is_quiet: bool, has_changed: bool = False) -> Verdict:
     """Whether a profile is finished.
 
     `is_quiet`: nothing of it changed for long enough. `has_changed`: it was judged finished before
     and is another now, so its marks may be those of the former analysis, and only quiet counts.
     """
-    folder = Path(seen.path)
-    told = Verdict("finished")
-    if READY in seen.sizes:
+    folder = Path(look.path)
+    verdict = Verdict("finished")
+    if READY in look.sizes:
         ready = _ready(folder / READY)
         if isinstance(ready, str):
             return Verdict("broken" if is_quiet else "waiting", ready)
         is_of_output = any(file.path.startswith(f"{OUTPUT_FOLDER}/") for file in ready.files)
-        told = Verdict("finished", "", ready.run, ready.rank)
+        verdict = Verdict("finished", "", ready.run, ready.rank)
         # Analysis may take raw data away; then it says itself when it is done.
-        if is_of_output or not seen.output:
-            missing = _missing(ready, folder, seen, is_raw_needed=not is_of_output)
+        if is_of_output or not look.output:
+            missing = _missing(ready, folder, look, is_raw_needed=not is_of_output)
             if missing:
                 return Verdict("broken" if is_quiet else "waiting", missing)
             if is_of_output and not has_changed:
-                return told
-    is_done = f"{OUTPUT_FOLDER}/{_DONE}" in seen.sizes
-    if not seen.output:
+                return verdict
+    is_done = f"{OUTPUT_FOLDER}/{_DONE}" in look.sizes
+    if not look.output:
         if is_done:
             why = "analysis ended without results: see its log, then run analyse() again"
             return Verdict("broken", f"{OUTPUT_FOLDER} holds nothing but {_DONE}: {why}")
-        if told.rank is not None or is_quiet:
+        if verdict.rank is not None or is_quiet:
             analyse = f'torch_npu.profiler.profiler.analyse("{folder}")'
             return Verdict("waiting", f"raw data only: run {analyse} on a host with CANN")
         return Verdict("waiting", "still being written")
     if is_done and not has_changed:
-        return told
+        return verdict
     if not is_quiet:
         return Verdict("waiting", "still being written")
-    if is_done or any(_INFO.fullmatch(name) for name in seen.sizes):
-        return told
+    if is_done or any(_INFO.fullmatch(name) for name in look.sizes):
+        return verdict
     return Verdict(
         "waiting",
         f"no end mark ({READY}, {_DONE} or profiler_info_*.json), so it may be incomplete;"
@@ -341,7 +341,7 @@ def _ready(path: Path) -> _Ready | str:
         return f"{READY} cannot be read: {error}"
 
 
-def _missing(ready: _Ready, folder: Path, seen: _Look, *, is_raw_needed: bool) -> str:
+def _missing(ready: _Ready, folder: Path, look: _Look, *, is_raw_needed: bool) -> str:
     """What READY.json lists and is not there; '' where all is."""
     if not ready.files:
         return f"{READY} lists no file"
@@ -350,7 +350,7 @@ def _missing(ready: _Ready, folder: Path, seen: _Look, *, is_raw_needed: bool) -
             return f"{READY} names a file outside of its folder: {file.path}"
         if file.path.startswith("PROF_") and not is_raw_needed:
             continue
-        size_bytes = seen.sizes.get(file.path)
+        size_bytes = look.sizes.get(file.path)
         if size_bytes is None:
             try:
                 size_bytes = (folder / file.path).stat().st_size

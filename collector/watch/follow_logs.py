@@ -102,18 +102,18 @@ def _loads(watch: Watch, followed: Progress, newest: list[Key]) -> dict[Key, tup
     options = watch.options
     if options.expert_load is not None:
         return dict.fromkeys(newest[:1], (options.expert_load,))
-    found = load_folders(options.roots, watch.folders.loads)
-    if not found:
+    folders = load_folders(options.roots, watch.folders.loads)
+    if not folders:
         return {}
-    known = watch.known.captures()
+    spans = watch.known.captures()
     former, followed.places = followed.places, {}
     for key in newest:
         held, places = former.get(key, (None, ()))
-        if held != known[key]:
+        if held != spans[key]:
             places = places_of(options.store, key)
-        followed.places[key] = known[key], places
+        followed.places[key] = spans[key], places
     places_by_key = {key: places for key, (_, places) in followed.places.items()}
-    return loads_of(newest, places_by_key, found)
+    return loads_of(newest, places_by_key, folders)
 
 
 def _follow_loads(watch: Watch, followed: Progress, folders: tuple[Path, ...], newest: Key) -> None:
@@ -179,19 +179,19 @@ class Tail:
 def read_on(tail: Tail) -> bool:
     """Read what was added; returns whether more waits. Raises OSError where the log is gone."""
     with open_regular(tail.path) as file:
-        told = os.fstat(file.fileno())
+        stat = os.fstat(file.fileno())
         head = file.read(_HEAD_BYTES)
-        if told.st_ino != tail.inode or told.st_size < tail.end_bytes or not _begins_so(head, tail):
-            if tail.inode and told.st_ino != tail.inode:
+        if stat.st_ino != tail.inode or stat.st_size < tail.end_bytes or not _begins_so(head, tail):
+            if tail.inode and stat.st_ino != tail.inode:
                 _read_rest(tail)
             if tail.end_bytes:
                 tail.former = log_so_far(tail.gathered, tail.path, former_rows(tail)).rows
             tail.gathered, tail.end_bytes = LogRows(), 0
-        tail.inode, tail.head = told.st_ino, head
-        limit_bytes = min(told.st_size, tail.end_bytes + _AT_ONCE_BYTES)
+        tail.inode, tail.head = stat.st_ino, head
+        limit_bytes = min(stat.st_size, tail.end_bytes + _AT_ONCE_BYTES)
         end_bytes = _last_line_end(file.fileno(), tail.end_bytes, limit_bytes)
     _take(tail, tail.path, end_bytes)
-    return limit_bytes < told.st_size
+    return limit_bytes < stat.st_size
 
 
 def _join(tail: Tail, store: Path, key: Key) -> bool:
@@ -205,19 +205,19 @@ def _join(tail: Tail, store: Path, key: Key) -> bool:
         return False
     if tail.former is None and holder.rules.get(RULE) == storable(str(tail.path)):
         tail.former = _rows_of(store, holder)
-    found = log_so_far(tail.gathered, tail.path, former_rows(tail))
-    if found.rows.is_empty():
+    log = log_so_far(tail.gathered, tail.path, former_rows(tail))
+    if log.rows.is_empty():
         return False
     rules = {RULE: storable(str(tail.path))}
     for name in LogFacts.__dataclass_fields__:
-        value = getattr(found.facts, name)
+        value = getattr(log.facts, name)
         if value is not None:
             rules[f"{RULE}.{name}"] = str(value)
-    told = tail.path.stat()
+    stat = tail.path.stat()
     folder = rank_folder(store, holder.run, holder.capture, holder.rank)
     with staging(folder) as con:
-        insert_rows(con, _TABLE, found.rows.to_arrow())
-        record = SourceRecord(rules[RULE], told.st_size, told.st_mtime_ns, "")
+        insert_rows(con, _TABLE, log.rows.to_arrow())
+        record = SourceRecord(rules[RULE], stat.st_size, stat.st_mtime_ns, "")
         done = exchange(
             store,
             holder,
@@ -232,10 +232,11 @@ def _join(tail: Tail, store: Path, key: Key) -> bool:
     return done
 
 
-def _holder(found: list[Manifest], path: Path) -> Manifest | None:
+def _holder(manifests: list[Manifest], path: Path) -> Manifest | None:
     """The rank that has the log, else one that has another, else the lowest."""
     by_fit = sorted(
-        found, key=lambda m: (m.rules.get(RULE) != storable(str(path)), RULE not in m.rules, m.rank)
+        manifests,
+        key=lambda m: (m.rules.get(RULE) != storable(str(path)), RULE not in m.rules, m.rank),
     )
     return by_fit[0] if by_fit else None
 
@@ -248,11 +249,11 @@ def _seed(tail: Tail, store: Path, key: Key) -> None:
 
 
 def _rows_of(store: Path, manifest: Manifest) -> pl.DataFrame | None:
-    found = places(store, [manifest]).get(_TABLE)
-    if not found:
+    places_here = places(store, [manifest]).get(_TABLE)
+    if not places_here:
         return None
     with contextlib.closing(open_duckdb()) as con:
-        create_view(con, _TABLE, found, is_current=False)
+        create_view(con, _TABLE, places_here, is_current=False)
         columns = ", ".join(f'"{name}"' for name in SCHEMA)
         try:
             return frame(con.sql(f"select {columns} from {_TABLE}"))
@@ -270,8 +271,8 @@ def former_rows(tail: Tail) -> pl.DataFrame | None:
 
 
 def _begins_so(head: bytes, tail: Tail) -> bool:
-    known = tail.head[: tail.end_bytes]
-    return head.startswith(known)
+    former_head = tail.head[: tail.end_bytes]
+    return head.startswith(former_head)
 
 
 def _read_rest(tail: Tail) -> None:

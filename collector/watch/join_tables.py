@@ -79,13 +79,13 @@ def exchange(
         shutil.rmtree(staged, ignore_errors=True)
     sync_folder(generation)
     mirror.upload(generation, [Path(one.file).name for one in written.values()])
-    kept = {name: one for name, one in manifest.tables.items() if name not in tables}
+    segments = {name: one for name, one in manifest.tables.items() if name not in tables}
     records = [one for one in manifest.sources if one.path not in replaced_sources]
     done = replace_manifest(
         store,
         msgspec.structs.replace(
             manifest,
-            tables={**kept, **written},
+            tables={**segments, **written},
             rules={**manifest.rules, **rules},
             sources=[*records, *sources],
         ),

@@ -40,7 +40,7 @@ def load_folders(roots: tuple[Path, ...], named: Sequence[Path]) -> list[Path]:
 
 
 def loads_of(
-    newest: Sequence[Key], places: Mapping[Key, Sequence[str]], found: Sequence[Path]
+    newest: Sequence[Key], places: Mapping[Key, Sequence[str]], load_files: Sequence[Path]
 ) -> dict[Key, tuple[Path, ...]]:
     """Which of the folders found each run's newest capture is brought up to date from.
 
@@ -48,23 +48,23 @@ def loads_of(
     `npuscope ingest` the nearest folders count, but each for one capture only: the newest that it
     is nearest to.
     """
-    folders = {one.resolve(): one for one in found}
-    chosen: dict[Key, tuple[Path, ...]] = {}
+    folders = {one.resolve(): one for one in load_files}
+    folders_by_capture: dict[Key, tuple[Path, ...]] = {}
     by_number = {str(number): places[key] for number, key in enumerate(newest)}
     for number, key in enumerate(newest):
         if places[key]:
             mine = sorted(nearest_folders(str(number), list(folders), by_number))
-            chosen[key] = tuple(folders.pop(real) for real in mine)
-    return {key: mine for key, mine in chosen.items() if mine}
+            folders_by_capture[key] = tuple(folders.pop(real) for real in mine)
+    return {key: mine for key, mine in folders_by_capture.items() if mine}
 
 
 def files_of(folders: Sequence[Path]) -> tuple[SourceFile, ...]:
     """The folders' files as they are now; none where they are gone, or are no parts of one job."""
     try:
-        kept = recorded_files(None, folders)
+        files = recorded_files(None, folders)
     except OSError:
         return ()
-    return kept[1] if kept else ()
+    return files[1] if files else ()
 
 
 def join_loads(task: LoadTask) -> bool:
@@ -74,13 +74,13 @@ def join_loads(task: LoadTask) -> bool:
     duckdb's errors, as writing does.
     """
     store = Path(task.store)
-    found = capture_manifests(rank_folder(store, task.run, task.capture, 0).parent)
-    kept = recorded_files(None, [Path(folder) for folder in task.folders])
-    if not found or kept is None or not kept[1]:
+    manifests = capture_manifests(rank_folder(store, task.run, task.capture, 0).parent)
+    load_files = recorded_files(None, [Path(folder) for folder in task.folders])
+    if not manifests or load_files is None or not load_files[1]:
         return False
-    folder, files = kept
-    having = [m for m in found if m.rules.get(RULE) == folder]
-    holder = (having or [m for m in found if RULE in m.rules] or found)[0]
+    folder, files = load_files
+    having = [m for m in manifests if m.rules.get(RULE) == folder]
+    holder = (having or [m for m in manifests if RULE in m.rules] or manifests)[0]
     source = RankSource(holder.source_root, "pytorch", holder.rank, "", {})
     source = with_loads(source, (folder, files))
     reading = ReadLog(rules=dict(source.rules))

@@ -42,7 +42,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class _Sorted:
+class _RoundPlan:
     tasks: list[RankTask]
     refused: dict[str, str]
     passed_over: dict[str, str]
@@ -52,7 +52,7 @@ class _Sorted:
 def make_plan(
     finished: Sequence[FinishedProfile],
     looked: Mapping[str, Contents],
-    known: StoreSpans,
+    spans: StoreSpans,
     *,
     reading: Sequence[RankTask] = (),
     run: str | None = None,
@@ -65,27 +65,27 @@ def make_plan(
     older than the `keep_captures` newest captures, which would be dropped at once, and those that
     `compact` dropped are passed over. Of a rank that somebody is `reading` another profile waits.
     """
-    plan = _Sorted([], {}, {}, set())
-    told: dict[str, str] = {}
+    plan = _RoundPlan([], {}, {}, set())
+    reasons: dict[str, str] = {}
     of_run: dict[str, list[RankSource]] = {}
     under_way = {(one.run, one.capture, one.source.rank) for one in reading}
-    for source, one in _sources(finished, looked, known, plan, told):
+    for source, one in _sources(finished, looked, spans, plan, reasons):
         name = run or one.verdict.run or job_name(source) or one.root.resolve().name or "root"
         of_run.setdefault(storable(name), []).append(source)
     for name, sources in sorted(of_run.items()):
-        there = known.of_run(name) + _captures_of(name, reading)
-        for capture, source in _assign(known, there, name, sources, plan):
+        there = spans.of_run(name) + _captures_of(name, reading)
+        for capture, source in _assign(spans, there, name, sources, plan):
             if (name, capture, source.rank) in under_way:
                 continue
-            task = _task(known, name, capture, source, plan)
+            task = _task(spans, name, capture, source, plan)
             if task is not None:
                 own = tuple(
-                    (p, why) for p, why in told.items() if Path(p).is_relative_to(source.root)
+                    (p, why) for p, why in reasons.items() if Path(p).is_relative_to(source.root)
                 )
                 plan.tasks.append(replace(task, memory_bytes=memory_bytes, unreadable=own))
-    plan.tasks[:] = _not_dropped(plan, known)
+    plan.tasks[:] = _not_dropped(plan, spans)
     if keep_captures is not None:
-        plan.tasks[:] = _young_enough(plan, known, keep_captures)
+        plan.tasks[:] = _young_enough(plan, spans, keep_captures)
     return Plan(tuple(plan.tasks), plan.refused, plan.passed_over, frozenset(plan.unchanged))
 
 
@@ -101,28 +101,30 @@ def _captures_of(run: str, reading: Sequence[RankTask]) -> list[KnownCapture]:
 def _sources(
     finished: Sequence[FinishedProfile],
     looked: Mapping[str, Contents],
-    known: StoreSpans,
-    plan: _Sorted,
-    told: dict[str, str],
+    spans: StoreSpans,
+    plan: _RoundPlan,
+    problems: dict[str, str],
 ) -> list[tuple[RankSource, FinishedProfile]]:
-    """The ranks of the profiles; `told` gets files that cannot be opened."""
+    """The ranks of the profiles; `problems` gets files that cannot be opened."""
     profiles: list[Profile] = []
     by_folder: dict[str, FinishedProfile] = {}
     for one in finished:
         if one.seen.path not in looked:
             continue
-        found = looked[one.seen.path].found
-        if found is None:
+        sources_here = looked[one.seen.path].found
+        if sources_here is None:
             plan.refused[one.seen.path] = looked[one.seen.path].error
             continue
-        told.update({p.path: p.message for p in found.problems if role_of(Path(p.path).name)})
-        if not found.profiles:
-            reasons = "; ".join(problem.message for problem in found.problems)
+        problems.update(
+            {p.path: p.message for p in sources_here.problems if role_of(Path(p.path).name)}
+        )
+        if not sources_here.profiles:
+            reasons = "; ".join(problem.message for problem in sources_here.problems)
             plan.refused[one.seen.path] = reasons or "holds no profile"
-        for profile in found.profiles:
+        for profile in sources_here.profiles:
             by_folder[profile.folder] = one
-            profile = _with_told_rank(profile, one.verdict, len(found.profiles))
-            profiles.append(_with_former_rank(profile, known))
+            profile = _with_told_rank(profile, one.verdict, len(sources_here.profiles))
+            profiles.append(_with_former_rank(profile, spans))
     ranks = number_ranks(Findings(tuple(profiles), ())).ranks
     return [(source, by_folder[source.root]) for source in ranks]
 
@@ -135,17 +137,17 @@ def _with_told_rank(profile: Profile, verdict: Verdict, n_profiles: int) -> Prof
     return replace(profile, identity=identity)
 
 
-def _with_former_rank(profile: Profile, known: StoreSpans) -> Profile:
+def _with_former_rank(profile: Profile, spans: StoreSpans) -> Profile:
     """The profile with the rank it was numbered with before, where no file tells one."""
     if profile.identity.rank is not None:
         return profile
     root, identity = storable(profile.folder), profile.identity
-    for key, held in known.captures().items():
+    for key, held in spans.captures().items():
         starts, ends = held.start_ns, held.end_ns
         if starts is not None and ends is not None and identity.window_start_ns is not None:
             if identity.window_start_ns > ends or (identity.window_end_ns or ends) < starts:
                 continue
-        for one in capture_manifests(rank_folder(known.store, *key, 0).parent):
+        for one in capture_manifests(rank_folder(spans.store, *key, 0).parent):
             if one.source_root == root:
                 identity = replace(identity, rank=one.rank, origin=ORIGIN)
                 return replace(profile, identity=identity)
@@ -153,35 +155,35 @@ def _with_former_rank(profile: Profile, known: StoreSpans) -> Profile:
 
 
 def _assign(
-    known: StoreSpans,
+    spans: StoreSpans,
     there: Sequence[KnownCapture],
     run: str,
     sources: Sequence[RankSource],
-    plan: _Sorted,
+    plan: _RoundPlan,
 ) -> Iterable[tuple[str, RankSource]]:
     """Sources with their captures; those of a rank that a capture has of another time apart."""
-    found = assign(sources, there)
-    _pass_over(found.passed_over, plan)
+    ranks = assign(sources, there)
+    _pass_over(ranks.passed_over, plan)
     strangers: list[RankSource] = []
-    for capture, source in found.chosen:
-        current = read_manifest(rank_folder(known.store, run, capture, source.rank))
+    for capture, source in ranks.chosen:
+        current = read_manifest(rank_folder(spans.store, run, capture, source.rank))
         if current and _is_of_another_time(current, source):
             strangers.append(source)
         else:
             yield capture, source
-    taken = {one.name for one in there}
+    names = {one.name for one in there}
     for source in strangers:
-        others = [one for one in there if not _shares_rank(known, run, one, source)]
+        others = [one for one in there if not _shares_rank(spans, run, one, source)]
         for capture, stranger in assign([source], others).chosen:
             name, number = capture, 2
-            while name in taken and name not in {one.name for one in others}:
+            while name in names and name not in {one.name for one in others}:
                 name, number = f"{capture}-{number}", number + 1
             yield name, stranger
 
 
-def _pass_over(pairs: Iterable[tuple[RankSource, RankSource]], plan: _Sorted) -> None:
-    for dropped, kept in pairs:
-        plan.passed_over[dropped.root] = _ended_later(dropped, kept.root)
+def _pass_over(pairs: Iterable[tuple[RankSource, RankSource]], plan: _RoundPlan) -> None:
+    for dropped, winner in pairs:
+        plan.passed_over[dropped.root] = _ended_later(dropped, winner.root)
 
 
 def _ended_later(source: RankSource, other: str) -> str:
@@ -191,8 +193,8 @@ def _ended_later(source: RankSource, other: str) -> str:
     )
 
 
-def _shares_rank(known: StoreSpans, run: str, one: KnownCapture, source: RankSource) -> bool:
-    current = read_manifest(rank_folder(known.store, run, one.name, source.rank))
+def _shares_rank(spans: StoreSpans, run: str, one: KnownCapture, source: RankSource) -> bool:
+    current = read_manifest(rank_folder(spans.store, run, one.name, source.rank))
     return current is not None and _is_of_another_time(current, source)
 
 
@@ -211,11 +213,11 @@ def _is_of_another_time(current: Manifest, source: RankSource) -> bool:
 
 
 def _task(
-    known: StoreSpans, run: str, capture: str, source: RankSource, plan: _Sorted
+    spans: StoreSpans, run: str, capture: str, source: RankSource, plan: _RoundPlan
 ) -> RankTask | None:
     """What is to be read of a rank; None where nothing is."""
-    current = read_manifest(rank_folder(known.store, run, capture, source.rank))
-    asked = Selection().in_full()
+    current = read_manifest(rank_folder(spans.store, run, capture, source.rank))
+    selection = Selection().in_full()
     if current is not None:
         if current.source_root != storable(source.root):
             reason = _keeps(current, source)
@@ -226,12 +228,12 @@ def _task(
         else:
             source = with_log(source, logged_file(current, None))
             source = with_loads(source, recorded_files(current, None))
-            asked = current.selection
-            if is_unchanged(known.store, current, source) and not torn(known.store, [current]):
+            selection = current.selection
+            if is_unchanged(spans.store, current, source) and not torn(spans.store, [current]):
                 plan.unchanged.add(source.root)
                 return None
             source = current_loads(current_log(source, force=False), force=False)
-    return RankTask(str(known.store), run, capture, replace(source, selection=asked))
+    return RankTask(str(spans.store), run, capture, replace(source, selection=selection))
 
 
 def _keeps(current: Manifest, source: RankSource) -> str | None:
@@ -249,25 +251,25 @@ def _keeps(current: Manifest, source: RankSource) -> str | None:
     return None
 
 
-def _not_dropped(plan: _Sorted, known: StoreSpans) -> list[RankTask]:
+def _not_dropped(plan: _RoundPlan, spans: StoreSpans) -> list[RankTask]:
     """Tasks of captures that are in the store, or were not taken out of it by age or size."""
-    dropped, there = read_dropped(known.store), known.captures()
-    kept: list[RankTask] = []
+    dropped, there = read_dropped(spans.store), spans.captures()
+    tasks: list[RankTask] = []
     for task in plan.tasks:
         key, ended_ns = (task.run, task.capture), task.source.window_end_ns
         if key in there or not dropped.has(*key, ended_ns):
-            kept.append(task)
+            tasks.append(task)
         else:
             plan.passed_over[task.source.root] = (
                 "older than what was dropped by `npuscope compact`; `npuscope ingest` reads it"
                 " anyway"
             )
-    return kept
+    return tasks
 
 
-def _young_enough(plan: _Sorted, known: StoreSpans, keep_captures: int) -> list[RankTask]:
+def _young_enough(plan: _RoundPlan, spans: StoreSpans, keep_captures: int) -> list[RankTask]:
     """Tasks of captures that will be among the newest; the others are passed over."""
-    recorded: dict[Key, int] = {key: one.recorded_ns for key, one in known.captures().items()}
+    recorded: dict[Key, int] = {key: one.recorded_ns for key, one in spans.captures().items()}
     newest_ns = max(recorded.values(), default=0)
     for task in plan.tasks:
         key = (task.run, task.capture)
@@ -275,10 +277,10 @@ def _young_enough(plan: _Sorted, known: StoreSpans, keep_captures: int) -> list[
         ended_ns = min(task.source.window_end_ns or newest_ns, time.time_ns())
         recorded[key] = max(recorded.get(key, 0), ended_ns)
     ordered = sorted(recorded, key=lambda key: (recorded[key], key))
-    kept = set(ordered[-keep_captures:])
+    newest = set(ordered[-keep_captures:])
     young: list[RankTask] = []
     for task in plan.tasks:
-        if (task.run, task.capture) in kept:
+        if (task.run, task.capture) in newest:
             young.append(task)
         else:
             plan.passed_over[task.source.root] = f"older than the {keep_captures} captures kept"

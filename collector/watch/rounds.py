@@ -112,19 +112,19 @@ def ingest_round(watch: Watch) -> None:
         watch.folders = Folders()
     sweep_now_and_then(watch)
     watch.known.refresh()
-    seen = look_around(
+    look = look_around(
         watch.folders,
         options.roots,
         quiet_s=options.quiet_s,
         once=options.once,
         tell=watch.handed.tell,
     )
-    _release(watch, {*seen.gone, *(one.seen.path for one in seen.finished), *seen.waiting})
-    for place, (reason, fingerprint) in seen.broken.items():
+    _release(watch, {*look.gone, *(one.seen.path for one in look.finished), *look.waiting})
+    for place, (reason, fingerprint) in look.broken.items():
         refuse(watch, place, reason, fingerprint)
-    _tell_waiting(watch, seen.waiting)
-    if seen.finished and time.monotonic() >= watch.try_again_s:
-        _read(watch, seen.finished)
+    _tell_waiting(watch, look.waiting)
+    if look.finished and time.monotonic() >= watch.try_again_s:
+        _read(watch, look.finished)
     collect(watch, None if options.once else _PATIENCE_S)
     drop_oldest(watch)
 
@@ -159,12 +159,12 @@ def _look_into(watch: Watch, finished: list[FinishedProfile]) -> dict[str, Conte
     """What finished profiles hold: found out in other processes, which have so much time."""
     looked: dict[str, Contents] = {}
     tasks = [LookTask(one.seen.path) for one in finished]
-    for task, found in watch.processes.map(tasks, watch.go_on, watch.ends):
+    for task, looks in watch.processes.map(tasks, watch.go_on, watch.ends):
         assert isinstance(task, LookTask)
-        if isinstance(found, LostWorker):
-            found = Contents(None, f"cannot be read: {why_lost(found)}")
-        if isinstance(found, Contents):
-            looked[task.path] = found
+        if isinstance(looks, LostWorker):
+            looks = Contents(None, f"cannot be read: {why_lost(looks)}")
+        if isinstance(looks, Contents):
+            looked[task.path] = looks
     return looked
 
 
@@ -237,14 +237,14 @@ def compare_round(watch: Watch) -> None:
     """Compare the ranks of captures that are complete, or that none joined for long enough."""
     now_s, options = time.monotonic(), watch.options
     due: list[CompareTask] = []
-    for key, joined in list(watch.joined.items()):
+    for key, folder in list(watch.joined.items()):
         held = watch.known.spans.get(key)
         if held is None or held.rank_count < 2:
-            if now_s - joined.last_s >= options.quiet_s:
+            if now_s - folder.last_s >= options.quiet_s:
                 del watch.joined[key]
             continue
-        is_complete = joined.world_size is not None and held.rank_count >= joined.world_size
-        if is_complete or options.once or now_s - joined.last_s >= options.quiet_s:
+        is_complete = folder.world_size is not None and held.rank_count >= folder.world_size
+        if is_complete or options.once or now_s - folder.last_s >= options.quiet_s:
             due.append(CompareTask(str(options.store), *key, held.rank_count))
     if not due or watch.handed.compare is None or now_s < watch.try_again_s:
         return
@@ -283,9 +283,9 @@ def refuse(watch: Watch, place: str, reason: str, fingerprint: str) -> None:
 
 def _release(watch: Watch, places: set[str]) -> None:
     """Out of quarantine: profiles that changed or are gone."""
-    kept = tuple(one for one in watch.state.quarantined if one.path not in places)
-    if len(kept) != len(watch.state.quarantined):
-        watch.say(quarantined=kept)
+    rest = tuple(one for one in watch.state.quarantined if one.path not in places)
+    if len(rest) != len(watch.state.quarantined):
+        watch.say(quarantined=rest)
 
 
 def _tell_waiting(watch: Watch, waiting: dict[str, str]) -> None:

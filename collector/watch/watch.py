@@ -105,15 +105,15 @@ def _watch(options: Options, handed: Hooks, stop: threading.Event) -> WatchState
     processes: Processes[Task, Result] = Processes(
         function, options.jobs or cpu_count(), limit_s=limit_s
     )
-    known = StoreSpans(options.store, {}, {})
-    watch = Watch(options, handed, lambda: not stop.is_set(), state, known, processes)
+    spans = StoreSpans(options.store, {}, {})
+    watch = Watch(options, handed, lambda: not stop.is_set(), state, spans, processes)
     followed = Progress.of(options)
     with contextlib.closing(processes):
         begin(watch)
         names = ", ".join(map(str, options.roots))
         handed.tell(
             f"watching {names} for {url_behind(options.store) or options.store},"
-            f" {len(known.captures())} capture(s) in it"
+            f" {len(spans.captures())} capture(s) in it"
         )
         show(watch)
         while not stop.is_set():

@@ -53,17 +53,17 @@ class Plans:
 def loads(con: duckdb.DuckDBPyConnection, scope: Scope) -> Load:
     """What the store tells of expert load; where it holds none, what the trace tells of devices."""
     tables = expert_rows(con, scope.all_ranks)
-    told: list[str] = []
+    sentences: list[str] = []
     if tables.load.is_empty():
-        found = trace_load(con, scope.all_ranks)
-        tables = with_trace(tables, found.rows)
-        told = trace_notes(found.rows, found.notes, tables)
+        trace_rows = trace_load(con, scope.all_ranks)
+        tables = with_trace(tables, trace_rows.rows)
+        sentences = trace_notes(trace_rows.rows, trace_rows.notes, tables)
     experts = load_rows.by_expert(tables)
     devices = load_rows.by_device(tables)
     notes = [
         *load_notes(tables.load),
         *(load_rows.view_notes(tables, "device", devices) if tables.load.height else []),
-        *told,
+        *sentences,
     ]
     return Load(
         tables, bool(experts.height), experts, devices, load_rows.by_layer(tables),
@@ -115,24 +115,27 @@ def plans(
         )
     require_all_ranks(tables, (con, Path(path)))
     tokens, links = plan_costs(con, tables, scope)
-    made = plan_frames.plans(tables, Wish(devices, nodes, slots), tokens, links)
-    frames = [_devices(one) for one in made]
+    plans = plan_frames.plans(tables, Wish(devices, nodes, slots), tokens, links)
+    frames = [_devices(one) for one in plans]
     return Plans(
-        plan_frames.plan_rows(made), pl.concat(frames), tuple(plan_frames.plan_notes(made))
+        plan_frames.plan_rows(plans), pl.concat(frames), tuple(plan_frames.plan_notes(plans))
     )
 
 
 def _devices(one: plan_frames.ExpertPlan) -> pl.DataFrame:
     """Tokens of each layer and device by the places before and after."""
-    made = one.plan
+    expert_plan = one.plan
     each: dict[str, Any] = {}
-    for name, placement in (("before_tokens", made.before), ("after_tokens", made.placement)):
-        each[name] = device_tokens(placement, made.load).ravel()
-    layers, devices = made.placement.shape[:2]
+    for name, placement in (
+        ("before_tokens", expert_plan.before),
+        ("after_tokens", expert_plan.placement),
+    ):
+        each[name] = device_tokens(placement, expert_plan.load).ravel()
+    layers, devices = expert_plan.placement.shape[:2]
     return pl.DataFrame(
         {
             "phase": pl.Series([one.phase] * layers * devices, dtype=pl.String),
-            "layer": np.repeat(np.asarray(made.layers, dtype=np.int64), devices),
+            "layer": np.repeat(np.asarray(expert_plan.layers, dtype=np.int64), devices),
             "device": np.tile(np.arange(devices), layers),
             **each,
         }

@@ -21,7 +21,7 @@ def what_fills(facts: MemoryFacts) -> str:
     def size(size_bytes: int) -> str:
         return f"{size_bytes / unit.divisor:,.2f} {unit.name}"
 
-    told = Message(
+    sentence = Message(
         "Rank {rank} is the fullest: {peak} at its peak.", rank=row["rank"], peak=size(peak_bytes)
     )
     place = ("run", "capture", "rank", "device_id")
@@ -30,7 +30,7 @@ def what_fills(facts: MemoryFacts) -> str:
         .filter(pl.col("held_bytes") > 0)
         .sort("held_bytes", descending=True, maintain_order=True)
     )
-    sentences: list[str] = [told]
+    sentences: list[str] = [sentence]
     for one in (
         held.filter(pl.col("holder") == "unexplained"),
         held.filter(pl.col("holder") == "operator", pl.col("name").is_not_null()),

@@ -77,10 +77,10 @@ class JobUse:
 
 def job_use(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> JobUse:
     """MFU and losses of the chosen steps."""
-    found = mfu(con, scope)
-    lost = losses(con, found.rows, kernel_work(found.counted), scope)
-    counted = found.rows.filter(pl.col("kernel_mfu_causal_ratio").is_not_null())
-    used = mean_use(con, gather_figures(con, found.rows, "job"), ["run", "capture"])
+    figures = mfu(con, scope)
+    lost = losses(con, figures.rows, kernel_work(figures.counted), scope)
+    counted = figures.rows.filter(pl.col("kernel_mfu_causal_ratio").is_not_null())
+    used = mean_use(con, gather_figures(con, figures.rows, "job"), ["run", "capture"])
     kernel = used.filter(pl.col("figure") == "kernel_mfu_causal_ratio")["value"]
     return JobUse(
         kernel[0] if len(kernel) else None,
@@ -89,15 +89,15 @@ def job_use(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> JobUse:
             dict.fromkeys(
                 part
                 for text in counted["conventions"].unique(maintain_order=True)
-                for part in found.conventions[text]
+                for part in figures.conventions[text]
             )
         ),
         tuple(
-            found.sources[source]
+            figures.sources[source]
             for source in counted["peak_source"].drop_nulls().unique(maintain_order=True)
         ),
-        tuple(found.notes),
-        "" if len(kernel) else why_unknown(found),
+        tuple(figures.notes),
+        "" if len(kernel) else why_unknown(figures),
     )
 
 
@@ -143,11 +143,11 @@ def step_told(
 def uneven(stages: pl.DataFrame) -> list[Message]:
     """Which stage computes longest and which shortest: of rows of `mean_steps` by stage; nothing
     of one stage."""
-    told = stages.drop_nulls(["stage", "computing_ns"]).sort("computing_ns", descending=True)
-    if told.height < 2:
+    rows = stages.drop_nulls(["stage", "computing_ns"]).sort("computing_ns", descending=True)
+    if rows.height < 2:
         return []
     (most, most_ns), (least, least_ns) = (
-        told.select("stage", "computing_ns").row(at) for at in (0, -1)
+        rows.select("stage", "computing_ns").row(at) for at in (0, -1)
     )
     return [
         Message(

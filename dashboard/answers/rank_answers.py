@@ -42,12 +42,15 @@ def silent(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     open_views(con, ["step_summary"])
     clause, values = scope.job.where()
     world = _numbers(con, f"select max(world_size) from ranks {clause}", values)
-    known = _numbers(con, f"select distinct rank from ranks {clause}", values)
+    ranks_with_rows = _numbers(con, f"select distinct rank from ranks {clause}", values)
     active = _numbers(con, f"select distinct rank from step_summary {clause}", values)
-    expected = range(max([*world, *(one + 1 for one in known)], default=0))
+    expected = range(max([*world, *(one + 1 for one in ranks_with_rows)], default=0))
     return pl.DataFrame(
         [
-            {"rank": one, "reason": "no step was recorded" if one in known else "not captured"}
+            {
+                "rank": one,
+                "reason": "no step was recorded" if one in ranks_with_rows else "not captured",
+            }
             for one in expected
             if one not in active
         ],
@@ -77,7 +80,7 @@ def nobody(rows: pl.DataFrame) -> str:
     return Message("No rank is known to be slower than its peers.")
 
 
-def with_hosts(rows: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+def with_hosts(rows: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
     """Rows of `by_rank` with the host's name and the verdict in words, without the evidence.
 
     Where nobody came last in anything, no operation could be compared: who waits is not known.
@@ -86,7 +89,7 @@ def with_hosts(rows: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
     waits = [pl.when(is_told).then(name).alias(name)
              for name in ("caused_wait_ns", "share_ratio", "last_arrivals_count")]  # fmt: skip
     words = pl.col("verdict").replace_strict(VERDICT_WORDS, default=pl.col("verdict"))
-    named = found.select("rank", pl.coalesce("host_name", "host").alias("host"))
+    named = places.select("rank", pl.coalesce("host_name", "host").alias("host"))
     return rows.join(named, on="rank", how="left").select(
         "rank", "host", words.alias("verdict"), "score", *waits, "step_count"
     )  # fmt: skip
@@ -97,20 +100,24 @@ def evidence(row: dict[str, object]) -> list[dict[str, str]]:
 
     `row` is one of `by_rank`.
     """
-    told = json.loads(str(row["evidence"]))
+    evidence_rows = json.loads(str(row["evidence"]))
     return [
         {
             "what": _what(line),
             "rank": rank_text(line),
             "peers": figure_text(line["peers"], line["unit"]),
         }
-        for line in told
+        for line in evidence_rows
     ]
 
 
 def _what(line: dict[str, Any]) -> str:
-    kept = line.get("message")
-    return restore_text(msgspec.convert(kept, StoredMessage)) if kept else str(line["what"])
+    message_parts = line.get("message")
+    return (
+        restore_text(msgspec.convert(message_parts, StoredMessage))
+        if message_parts
+        else str(line["what"])
+    )
 
 
 def in_sentences(lines: list[dict[str, str]]) -> tuple[list[dict[str, str]], list[str]]:

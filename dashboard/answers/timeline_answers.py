@@ -22,7 +22,7 @@ _MANY_RANKS = 64
 
 
 def window_of(
-    at: Extent, borders: pl.DataFrame, step: int | None, asked: tuple[int | None, int | None]
+    at: Extent, borders: pl.DataFrame, step: int | None, window: tuple[int | None, int | None]
 ) -> tuple[int, int]:
     """What is looked at: the window asked for, else the step's, else all there is.
 
@@ -30,13 +30,15 @@ def window_of(
     """
     whole = at.window_ns
     assert whole is not None
-    start_ns, end_ns = asked
+    start_ns, end_ns = window
     if start_ns is not None and end_ns is not None:
         if start_ns < whole[1] and end_ns > whole[0]:
             return start_ns, max(end_ns, start_ns + LEAST_NS)
-    chosen = borders.filter(pl.col("step") == step) if step is not None else borders.clear()
-    if chosen.height:
-        return int(chosen["start_ns"][0]), int(chosen["end_ns"][0])
+    borders_of_step = (
+        borders.filter(pl.col("step") == step) if step is not None else borders.clear()
+    )
+    if borders_of_step.height:
+        return int(borders_of_step["start_ns"][0]), int(borders_of_step["end_ns"][0])
     return whole
 
 
@@ -52,12 +54,14 @@ def paired_steps(
     return next(iter(ours), None), next(iter(theirs), None)
 
 
-def shown_lanes(ranks: Sequence[int], asked: tuple[int, ...] | None) -> tuple[int, ...]:
+def shown_lanes(ranks: Sequence[int], ranks_of: tuple[int, ...] | None) -> tuple[int, ...]:
     """Those asked for that are shown, in order of ranks; unless none was asked for, at least the
     first."""
-    if asked is None:
+    if ranks_of is None:
         return tuple(ranks[:LANES])
-    return tuple(rank for rank in ranks if rank in asked) or tuple(ranks[: LANES if asked else 0])
+    return tuple(rank for rank in ranks if rank in ranks_of) or tuple(
+        ranks[: LANES if ranks_of else 0]
+    )
 
 
 def recorded_windows(
@@ -72,8 +76,8 @@ def recorded_windows(
 
 def recorded_extents(at: Extent, ranks: Sequence[int]) -> dict[int, tuple[int, int]]:
     """From where to where each rank has kernels or operations, on its own clock."""
-    chosen = at.of(ranks)["rank", "first_ns", "last_ns"]
-    return {rank: (first, last) for rank, first, last in chosen.rows()}
+    rows = at.of(ranks)["rank", "first_ns", "last_ns"]
+    return {rank: (first, last) for rank, first, last in rows.rows()}
 
 
 _SHARE_SHOWN = 8  # of a window, one part is the evidence
@@ -85,14 +89,14 @@ def evidence_asked(finding: Finding) -> dict[str, str | int | None] | None:
     """What of a finding's first evidence tells where it is, as `evidence_place` takes it; None
     where it tells neither a type of events nor a time without kernels."""
     first = finding.evidence.row(0, named=True)
-    asked = {
+    place_of = {
         "of_rank": first.get("rank"), "of_step": first.get("step"),
         "kernel": first.get("type"), "operation": first.get("op_type"),
     }  # fmt: skip
     is_gap = any(name in first for name in _TIMES_WITHOUT_KERNELS)
-    if asked["kernel"] is None and asked["operation"] is None and not is_gap:
+    if place_of["kernel"] is None and place_of["operation"] is None and not is_gap:
         return None
-    return asked
+    return place_of
 
 
 def shown_evidence(place: EvidencePlace, zero_ns: int, text: str) -> dict[str, str | int]:
@@ -100,20 +104,20 @@ def shown_evidence(place: EvidencePlace, zero_ns: int, text: str) -> dict[str, s
     rank unfolded, the event selected and all others faint, or the stretch marked with a text."""
     start_ns, end_ns = place.start_ns, place.end_ns
     beside_ns = max((end_ns - start_ns) * (_SHARE_SHOWN - 1) // 2, LEAST_NS)
-    told: dict[str, object] = {"open": [str(place.rank)]}
+    params: dict[str, object] = {"open": [str(place.rank)]}
     if place.kind is None:
         short = text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"
-        told["marks"] = [{"from": start_ns, "to": end_ns, "text": short}]
+        params["marks"] = [{"from": start_ns, "to": end_ns, "text": short}]
     else:
-        told["find"] = place.name
-        told["event"] = {
+        params["find"] = place.name
+        params["event"] = {
             "side": 0, "rank": place.rank, "part": "device", "kind": place.kind, "key": place.key,
             "row": 0, "start": start_ns, "dur": end_ns - start_ns, "name": place.name,
         }  # fmt: skip
     return {
         "start_ns": zero_ns + start_ns - beside_ns,
         "end_ns": zero_ns + end_ns + beside_ns,
-        "shown": json.dumps(told, ensure_ascii=False),
+        "shown": json.dumps(params, ensure_ascii=False),
     }
 
 
@@ -133,8 +137,10 @@ def windows(
 ) -> list[Window]:
     """The compared steps of a capture in order of time: rows of `step_borders` for `steps`."""
     rows = borders.filter(pl.col("step").is_in([one for one in steps if one is not None]))
-    found = [Window(*row) for row in rows.sort("start_ns")["step", "start_ns", "end_ns"].rows()]
-    return found or [Window(None, *whole_ns)]
+    windows_here = [
+        Window(*row) for row in rows.sort("start_ns")["step", "start_ns", "end_ns"].rows()
+    ]
+    return windows_here or [Window(None, *whole_ns)]
 
 
 def side_by_side(
@@ -145,15 +151,15 @@ def side_by_side(
     The first with the first, and so on; of a chosen `step` of B that pair alone.
     """
     pairs = list(zip(a, b, strict=False))
-    chosen = [pair for pair in pairs if step is not None and pair[1].step == step]
-    pairs = chosen or pairs[: 1 if ranks > _MANY_RANKS else _MOST_PAIRS]
-    placed: list[tuple[Window, Window]] = []
+    pairs_of_step = [pair for pair in pairs if step is not None and pair[1].step == step]
+    pairs = pairs_of_step or pairs[: 1 if ranks > _MANY_RANKS else _MOST_PAIRS]
+    windows: list[tuple[Window, Window]] = []
     at_ns = 0
     for pair in pairs:
         ours, theirs = (Window(one.step, one.start_ns, one.end_ns, at_ns) for one in pair)
-        placed.append((ours, theirs))
+        windows.append((ours, theirs))
         at_ns += max(one.end_ns - one.start_ns for one in pair)
-    return placed, at_ns
+    return windows, at_ns
 
 
 def columns_of(pairs: int, ranks: int) -> int:

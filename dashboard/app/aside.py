@@ -50,10 +50,10 @@ def is_computed(path: str, version: str, fn: Callable[..., Any], arguments: dict
     key = (path, version, f"{fn.__module__}.{fn.__qualname__}", tuple(sorted(arguments.items())))
     with _guard:
         if key not in _asked:
-            for (of, read, *_), told in _asked.items():
+            for (of, read, *_), answer in _asked.items():
                 if of == path and read != version:
-                    told.cancel()
-            for old in [one for one, told in _asked.items() if told.done()][:-_REMEMBERED]:
+                    answer.cancel()
+            for old in [one for one, answer in _asked.items() if answer.done()][:-_REMEMBERED]:
                 del _asked[old]
             begin_s = time.monotonic() + HEAD_START_S
             _asked[key] = _worker.submit(_compute, begin_s, path, version, fn, arguments)

@@ -48,17 +48,19 @@ def verdict_here(page: Page, slot: DeltaGenerator, answer: str | None = None) ->
     the figures: called when these stand. `answer` is what the page itself has to say, before them.
     """
     with slot.container():
-        found = page.later(found_here, rank=None, step=None)
-        if found is None:
+        findings = page.later(found_here, rank=None, step=None)
+        if findings is None:
             return
-        mine = [one for one in found if page_of(one) == page.name]
-        told = [*([answer] if answer else []), *(one.statement for one in mine)]
+        mine = [one for one in findings if page_of(one) == page.name]
+        sentences = [*([answer] if answer else []), *(one.statement for one in mine)]
         page.verdict(
-            told[0] if told else Message("Nothing found here costs 1 % of a step or more.")
+            sentences[0]
+            if sentences
+            else Message("Nothing found here costs 1 % of a step or more.")
         )
         if mine or answer is None:
             page.of_all()
-        page.text(*told[1:])
+        page.text(*sentences[1:])
         if mine:
             with st.container(horizontal=True, gap="small"):
                 _links(page, mine[0])
@@ -67,10 +69,10 @@ def verdict_here(page: Page, slot: DeltaGenerator, answer: str | None = None) ->
 def _card(page: Page, finding: Finding, number: int) -> None:
     say = page.say
     with st.container(border=True, key=f"finding_{number}"):
-        cost, told = st.columns([1, 4], vertical_alignment="center")
+        cost, column = st.columns([1, 4], vertical_alignment="center")
         with cost:
             _figures(say, finding)
-        with told:
+        with column:
             st.markdown(sentence(say(finding.statement)))
             # The longest name of a page leaves its row room for the badge at 1280 px.
             with st.container(horizontal=True, gap="xsmall", vertical_alignment="center"):
@@ -97,11 +99,11 @@ def _figures(say: Say, finding: Finding) -> None:
         st.markdown(f"**{plain(say('time unknown'))}**" if gain is None else "")
         return
     part = f" ({percent(share)})" if share is not None else ""
-    told = f"{plain(say('at stake in a step'))}{part}"
+    words = f"{plain(say('at stake in a step'))}{part}"
     if gain is None:
-        st.markdown(f"**{ms(stake)} ms**  \n{told}")
+        st.markdown(f"**{ms(stake)} ms**  \n{words}")
     else:
-        st.caption(f"{ms(stake)} ms {told}")
+        st.caption(f"{ms(stake)} ms {words}")
 
 
 def _evidence(page: Page, finding: Finding) -> dict[str, str | int]:

@@ -71,13 +71,13 @@ _MORE = """<style>
 Option = TypeVar("Option")
 
 
-def current_view(known: Choices) -> View:
+def current_view(choices: Choices) -> View:
     """The view of this visit: from the URL, or, where a page was opened from the menu, the one
     before. The URL then says it in full."""
-    asked = _asked_view() or st.session_state.get(_REMEMBERED, {})
-    view = view_of(asked, known)
-    if told := lacking(asked, known):
-        st.session_state[_LACKING] = (view.store, view.scope), told
+    params = _asked_view() or st.session_state.get(_REMEMBERED, {})
+    view = view_of(params, choices)
+    if lacks := lacking(params, choices):
+        st.session_state[_LACKING] = (view.store, view.scope), lacks
     look_at(view)
     return view
 
@@ -85,24 +85,24 @@ def current_view(known: Choices) -> View:
 def not_there(view: View, say: Say) -> None:
     """What the URL named and is not there, until the visitor looks at something else: the URL no
     longer says it."""
-    place, told = st.session_state.get(_LACKING, (None, ()))
+    place, lacks = st.session_state.get(_LACKING, (None, ()))
     if place == (view.store, view.scope):
-        st.warning("  \n".join(sentence(say(one)) for one in told))
+        st.warning("  \n".join(sentence(say(one)) for one in lacks))
 
 
-def left_out(told: Sequence[str], say: Say) -> None:
+def left_out(names: Sequence[str], say: Say) -> None:
     """Captures that are not shown as their files are torn, and what to do."""
-    if told:
-        lines = [*told[:_MOST_TOLD], *([_ELLIPSIS] if told[_MOST_TOLD:] else [])]
+    if names:
+        lines = [*names[:_MOST_TOLD], *([_ELLIPSIS] if names[_MOST_TOLD:] else [])]
         st.warning("  \n".join(sentence(sources.without_paths(say(one))) for one in lines))
 
 
 def look_at(view: View) -> None:
     """Make a view the current one."""
-    told = params_of(view)
-    st.session_state[_REMEMBERED] = told
-    if _asked_view() != told:
-        st.query_params.from_dict(told)
+    params = params_of(view)
+    st.session_state[_REMEMBERED] = params
+    if _asked_view() != params:
+        st.query_params.from_dict(params)
 
 
 def _asked_view() -> dict[str, str]:
@@ -112,18 +112,18 @@ def _asked_view() -> dict[str, str]:
 
 def language_of_visit() -> str:
     """Before any store is looked at: for the menu and for errors."""
-    told = _asked_view().get("lang") or st.session_state.get(_REMEMBERED, {}).get("lang")
-    return told if told in languages() else sources.what_is_served().lang
+    code = _asked_view().get("lang") or st.session_state.get(_REMEMBERED, {}).get("lang")
+    return code if code in languages() else sources.what_is_served().lang
 
 
-def pickers(view: View, known: Choices, say: Say) -> None:
+def pickers(view: View, choices: Choices, say: Say) -> None:
     """Run, capture, rank, step and language, as they are in the view."""
-    capture = known.chosen(view)
+    capture = choices.chosen(view)
     assert capture is not None
-    is_several = len(known.stores) > 1
+    is_several = len(choices.stores) > 1
 
     def move(**changes: str | int | None) -> None:
-        look_at(move_view(view, known, **changes))
+        look_at(move_view(view, choices, **changes))
 
     def run_named(one: tuple[str, str]) -> str:
         return f"{one[1]} ({one[0]})" if is_several else one[1]
@@ -147,14 +147,14 @@ def pickers(view: View, known: Choices, say: Say) -> None:
         # A window is of one moment, a step of another: the later choice counts.
         move(step=None if one == _ALL else one, start_ns=None, end_ns=None)
 
-    captures = [one.capture for one in known.of_run(capture.store, capture.run)]
+    captures = [one.capture for one in choices.of_run(capture.store, capture.run)]
     ranks, steps = [_ALL, *capture.ranks], [_ALL, *capture.steps]
     rank = _ALL if view.rank is None else view.rank
     step = _ALL if view.step is None else view.step
     st.html(_LOOK + ("" if view.lang == "en" else _MORE.format(more=say("more"))))
     with st.container(key="bar", horizontal=True, vertical_alignment="center", wrap=False):
         here = (capture.store, capture.run)
-        _pick(say("run"), known.runs, here, run_picked, run_named)
+        _pick(say("run"), choices.runs, here, run_picked, run_named)
         _pick(say("capture"), captures, capture.capture, capture_picked, str)
         _pick(say("rank"), ranks, rank, rank_picked, rank_named)
         _pick(say("step"), steps, step, step_picked, step_named)
@@ -175,13 +175,13 @@ def _pick(
     key = f"pick_{picked.__qualname__}"
     st.session_state[key] = current
 
-    def changed() -> None:
+    def move() -> None:
         value = st.session_state[key]
         if value is not None:
             picked(value)
 
     st.selectbox(
-        label, options, key=key, on_change=changed, format_func=lambda one: visible(named(one)),
+        label, options, key=key, on_change=move, format_func=lambda one: visible(named(one)),
         label_visibility="collapsed",
     )  # fmt: skip
 
@@ -194,13 +194,13 @@ def nothing_yet(say: Say) -> None:
     )
 
 
-def watch(say: Say, published_at: str | None, seen: tuple[str, ...]) -> None:
+def watch(say: Say, published_at: str | None, tokens: tuple[str, ...]) -> None:
     """How fresh the data is; starts the page anew when the stores are no longer in the versions
-    `seen`."""
+    `tokens`."""
 
     @st.fragment(run_every=_POLL_S)
     def fresh() -> None:
-        if sources.versions() != seen:
+        if sources.versions() != tokens:
             st.rerun()
         if published_at is not None:
             now = datetime.now(timezone.utc)

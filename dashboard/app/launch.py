@@ -83,8 +83,10 @@ def _refusal(host: str, port: int) -> str:
 
 def url_of(host: str, port: int) -> str:
     """What to open in a browser on this machine."""
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{shown}:{port}"
+    address = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(
+        host, f"[{host}]" if ":" in host else host
+    )
+    return f"http://{address}:{port}"
 
 
 def options(host: str, port: int, public_url: str | None = None) -> dict[str, Any]:
@@ -93,7 +95,7 @@ def options(host: str, port: int, public_url: str | None = None) -> dict[str, An
     `public_url` is where a reverse proxy shows it: its name and path become known to the server.
     Raises UsageError.
     """
-    chosen: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "server.address": host,
         "server.port": port,
         "server.headless": True,
@@ -120,11 +122,11 @@ def options(host: str, port: int, public_url: str | None = None) -> dict[str, An
     }
     if public_url is not None:
         parts = urlsplit(public_url)
-        chosen["browser.serverAddress"] = parts.hostname or ""
-        chosen["server.corsAllowedOrigins"] = [f"{parts.scheme}://{parts.netloc}"]
+        settings["browser.serverAddress"] = parts.hostname or ""
+        settings["server.corsAllowedOrigins"] = [f"{parts.scheme}://{parts.netloc}"]
         if parts.path.strip("/"):
-            chosen["server.baseUrlPath"] = parts.path.strip("/")
-    return chosen
+            settings["server.baseUrlPath"] = parts.path.strip("/")
+    return settings
 
 
 def allowed_hosts(host: str, public_url: str | None = None) -> list[str]:
@@ -162,10 +164,10 @@ def _is_address(name: str) -> bool:
     return False
 
 
-def serve(chosen: Mapping[str, Any], environment: Mapping[str, str]) -> NoReturn:
+def serve(settings: Mapping[str, Any], environment: Mapping[str, str]) -> NoReturn:
     """Become the server: this process ends with it, and Ctrl-C reaches it."""
     modules = os.pathsep.join(sys.path)
-    arguments = [sys.executable, "-c", _START, modules, json.dumps(chosen)]
+    arguments = [sys.executable, "-c", _START, modules, json.dumps(settings)]
     sys.stdout.flush()
     sys.stderr.flush()
     home = {"HOME": str(home_folder())}  # Streamlit looks for settings there, and ends without one

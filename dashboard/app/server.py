@@ -74,7 +74,7 @@ def main() -> None:
     origins = {*_LOOPBACK, options.get("browser.serverAddress", "localhost")}
     base = options.get("server.baseUrlPath", "")
     # The server's own greeting names no address that is told outside.
-    logging.getLogger("uvicorn.error").addFilter(lambda said: said.levelno >= logging.WARNING)
+    logging.getLogger("uvicorn.error").addFilter(lambda record: record.levelno >= logging.WARNING)
     below = f"/{base}" if base else ""
     app = App(
         MAIN,
@@ -97,12 +97,12 @@ def _timeline_routes(base: str) -> list[BaseRoute]:
 
     from .secure_answers import SecureAnswers
 
-    def answered(request: Request) -> Response:
+    def answer(request: Request) -> Response:
         from . import timeline_tiles
 
         return timeline_tiles.answer(request.path_params["name"], request)
 
-    inner = [Route("/{name}", answered)]
+    inner = [Route("/{name}", answer)]
     return [Mount(f"{base}/timeline-data", routes=inner, middleware=[Middleware(SecureAnswers)])]
 
 
@@ -161,9 +161,9 @@ def _warm_up() -> None:
     from . import aside, sources
 
     with contextlib.suppress(NpuscopeError, duckdb.Error, OSError):
-        known = sources.known()
-        view = view_of({}, known)
-        capture = known.chosen(view)
+        choices = sources.known()
+        view = view_of({}, choices)
+        capture = choices.chosen(view)
         if capture is None:
             return
         path = sources.place_named(capture.store).path
@@ -176,11 +176,11 @@ def _warm_up() -> None:
             sources.answer_of(path, version, fn, sources.arguments_of(fn, scope, arguments))
         is_large = sources.answer_of(path, version, aside.is_large, {})
         for fn in _long_questions():
-            given = sources.arguments_of(fn, scope, {})
+            call_arguments = sources.arguments_of(fn, scope, {})
             if is_large:
-                aside.is_computed(path, version, fn, given)
+                aside.is_computed(path, version, fn, call_arguments)
             else:
-                sources.answer_of(path, version, fn, given)
+                sources.answer_of(path, version, fn, call_arguments)
         for fn, arguments in _of_timeline(path, version, capture):
             sources.answer_of(path, version, fn, arguments)
 

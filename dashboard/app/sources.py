@@ -21,7 +21,7 @@ import streamlit as st
 
 from npuscope.analysis import query
 from npuscope.analysis.scope import PLACE, Scope
-from npuscope.analysis.strategy.results import Found, read_found
+from npuscope.analysis.strategy.results import SearchResult, read_found
 from npuscope.analysis.views import has_view
 from npuscope.collector.store import store
 from npuscope.collector.store.compact_files import torn
@@ -77,11 +77,11 @@ class Tables:
 
 def what_is_served() -> ServedStores:
     """What this server was told to show."""
-    told = os.environ.get(ENVIRONMENT, "")
-    return msgspec.json.decode(told, type=ServedStores) if told else ServedStores([])
+    text = os.environ.get(ENVIRONMENT, "")
+    return msgspec.json.decode(text, type=ServedStores) if text else ServedStores([])
 
 
-def strategies() -> Found | None:
+def strategies() -> SearchResult | None:
     """The search that this server was told to show, as its file now is. Raises UsageError."""
     path = what_is_served().strategies
     if path is None:
@@ -92,7 +92,7 @@ def strategies() -> Found | None:
 
 
 @st.cache_resource(max_entries=2, show_spinner=_WORKING)
-def _search_at(path: str, changed_ns: int) -> Found:
+def _search_at(path: str, changed_ns: int) -> SearchResult:
     return read_found(Path(path))
 
 
@@ -116,13 +116,13 @@ def _state(path: Path) -> str:
     for run in _children(path, "run="):
         for capture in _children(run, "capture="):
             index = _stamp(capture / INDEX)
-            told = (
+            entries = (
                 [index]
                 if index
                 else [_stamp(one / MANIFEST) for one in _children(capture, "rank=")]
             )
-            told += [_stamp(capture / name) for name in ("compacted.json", DROPPED)]
-            stamps.append(f"{run.name}/{capture.name} {told}")
+            entries += [_stamp(capture / name) for name in ("compacted.json", DROPPED)]
+            stamps.append(f"{run.name}/{capture.name} {entries}")
     return "\n".join(stamps)
 
 
@@ -179,10 +179,10 @@ def warnings(path: str, version: str, run: str, capture: str) -> tuple[str, ...]
 def _views(con: duckdb.DuckDBPyConnection) -> tuple[str, ...]:
     """Statements that make the temporary views of `con` on another cursor, in an order that works:
     a view that was made anew later may be what an earlier one reads."""
-    listed = con.execute(
+    views = con.execute(
         "select sql from duckdb_views() where not internal and temporary order by view_oid"
     ).fetchall()
-    waiting = [sql for (sql,) in listed]
+    waiting = [sql for (sql,) in views]
     ordered: list[str] = []
     trial = con.cursor()
     while waiting:
@@ -247,14 +247,14 @@ def look_again() -> bool:
 
 def known() -> Choices:
     """Everything that can be chosen, the newest capture first."""
-    told = what_is_served()
-    found = [
+    stores = what_is_served()
+    known_stores = [
         one
-        for place in told.places
+        for place in stores.places
         for one in _captures(place.path, place.title, version_of(place.path))
     ]
-    found.sort(key=lambda one: (-(one.start_ns or 0), one.store, one.run, one.capture))
-    return Choices(tuple(found), told.lang, told.run)
+    known_stores.sort(key=lambda one: (-(one.start_ns or 0), one.store, one.run, one.capture))
+    return Choices(tuple(known_stores), stores.lang, stores.run)
 
 
 def place_named(title: str) -> Place:

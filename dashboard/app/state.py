@@ -139,31 +139,31 @@ class Choices:
         """The baseline that a view compares its capture with: the one asked for, else the one
         before it in its run, else after it, else the newest of another run of the same job, of its
         store where that has one; None: there is none, and the visitor has to choose."""
-        chosen = self.chosen(view)
-        if chosen is None:
+        capture = self.chosen(view)
+        if capture is None:
             return None
-        others = [one for one in self.captures if one is not chosen]
+        others = [one for one in self.captures if one is not capture]
         if view.base is not None:
             store, *names = view.base
             for one in others:
                 if [one.run, one.capture] == names and store in (None, one.store):
                     return one
-        run = self.of_run(chosen.store, chosen.run)
-        at = run.index(chosen)
-        alike = [one for one in others if chosen.is_job_of(one)]
-        beside = (one for one in alike if one.store == chosen.store)
+        run = self.of_run(capture.store, capture.run)
+        at = run.index(capture)
+        alike = [one for one in others if capture.is_job_of(one)]
+        beside = (one for one in alike if one.store == capture.store)
         return next(iter((*run[at + 1 :], *reversed(run[:at]), *beside, *alike)), None)
 
 
-def view_of(params: Mapping[str, str], known: Choices) -> View:
+def view_of(params: Mapping[str, str], choices: Choices) -> View:
     """The view that URL parameters ask for, as far as it exists.
 
     An unknown run or capture gives the newest; an unknown rank or step all of them; a window is
     cut to the capture's surroundings, and left out where nothing of it remains.
     """
     lang = params.get("lang", "")
-    lang = lang if lang in languages() else known.lang
-    capture = _capture_of(params, known)
+    lang = lang if lang in languages() else choices.lang
+    capture = _capture_of(params, choices)
     if capture is None:
         return View(lang=lang)
     start_ns, end_ns = _window(params, capture)
@@ -175,12 +175,12 @@ def view_of(params: Mapping[str, str], known: Choices) -> View:
         start_ns=start_ns,
         end_ns=end_ns,
         lang=lang,
-        store=capture.store if len(known.stores) > 1 else None,
+        store=capture.store if len(choices.stores) > 1 else None,
         share=params["share"] if params.get("share") in SHARES[1:] else None,
         lanes=_several(params.get("lanes"), capture.ranks),
         shown=_printable(params.get("shown")),
-        base=_base_of(params, known, capture),
-        beneath=1 if params.get("beneath") == "1" and len(known.captures) > 1 else None,
+        base=_base_of(params, choices, capture),
+        beneath=1 if params.get("beneath") == "1" and len(choices.captures) > 1 else None,
         by=PLACES.get(params.get("by", "")),
         change=_change(params.get("change")),
         schedule=text if _SCHEDULE.fullmatch(text := params.get("schedule", "")) else None,
@@ -189,40 +189,40 @@ def view_of(params: Mapping[str, str], known: Choices) -> View:
     )
 
 
-def lacking(params: Mapping[str, str], known: Choices) -> list[str]:
+def lacking(params: Mapping[str, str], choices: Choices) -> list[str]:
     """What URL parameters name and no store holds, a sentence each with what is shown instead."""
-    view = view_of(params, known)
-    one = known.chosen(view)
+    view = view_of(params, choices)
+    one = choices.chosen(view)
     if one is None:
         return []
 
-    def is_lost(name: str, found: str | int | None) -> bool:
-        return bool(params.get(name)) and params[name] != str(found)
+    def is_lost(name: str, value: str | int | None) -> bool:
+        return bool(params.get(name)) and params[name] != str(value)
 
-    def asked(name: str) -> str:
+    def value_of(name: str) -> str:
         return visible(params[name][:_MOST_NAMED])
 
-    told: list[str] = []
-    shown = known.label(one)
+    lacks: list[str] = []
+    label = choices.label(one)
     if is_lost("run", one.run):
         text = "Run {asked} is not in this store: this is {shown}."
-        told.append(Message(text, asked=asked("run"), shown=shown))
-    elif len(known.stores) > 1 and is_lost("store", one.store):
+        lacks.append(Message(text, asked=value_of("run"), shown=label))
+    elif len(choices.stores) > 1 and is_lost("store", one.store):
         text = "Store {asked} does not hold this run: this is {shown}."
-        told.append(Message(text, asked=asked("store"), shown=shown))
+        lacks.append(Message(text, asked=value_of("store"), shown=label))
     elif is_lost("capture", one.capture):
         text = "Run {run} has no capture {asked}: this is {shown}."
-        told.append(Message(text, run=one.run, asked=asked("capture"), shown=shown))
+        lacks.append(Message(text, run=one.run, asked=value_of("capture"), shown=label))
     if params.get("rank") and view.rank is None:
         text = "{shown} has no rank {asked}: these are all ranks."
-        told.append(Message(text, shown=shown, asked=asked("rank")))
+        lacks.append(Message(text, shown=label, asked=value_of("rank")))
     if params.get("step") and view.step is None:
         text = "{shown} has no step {asked}: these are all steps."
-        told.append(Message(text, shown=shown, asked=asked("step")))
-    base = [asked(name) for name in BASE if params.get(name)]
-    if base and not _bases(params, known, one):
-        told.append(Message("The baseline {asked} is not here.", asked=", ".join(base)))
-    return told
+        lacks.append(Message(text, shown=label, asked=value_of("step")))
+    base = [value_of(name) for name in BASE if params.get(name)]
+    if base and not _bases(params, choices, one):
+        lacks.append(Message("The baseline {asked} is not here.", asked=", ".join(base)))
+    return lacks
 
 
 def params_of(view: View) -> dict[str, str]:
@@ -255,39 +255,41 @@ def lanes_text(ranks: Iterable[int]) -> str:
     return ".".join(map(str, ranks)) or _NO_LANES
 
 
-def move_view(view: View, known: Choices, **changes: str | int | None) -> View:
+def move_view(view: View, choices: Choices, **changes: str | int | None) -> View:
     """The view with changes, as a URL with them would give it."""
-    asked = params_of(view) | {name: str(value) for name, value in changes.items()}
+    params = params_of(view) | {name: str(value) for name, value in changes.items()}
     return view_of(
-        {name: asked[name] for name in asked if changes.get(name, "") is not None}, known
+        {name: params[name] for name in params if changes.get(name, "") is not None}, choices
     )
 
 
-def _capture_of(params: Mapping[str, str], known: Choices) -> KnownCapture | None:
+def _capture_of(params: Mapping[str, str], choices: Choices) -> KnownCapture | None:
     """The capture asked for, else the newest of the run asked for, else of the run preferred."""
     store, run, capture = params.get("store"), params.get("run"), params.get("capture")
-    candidates = list(known.captures)
-    for wanted in (
+    candidates = list(choices.captures)
+    for group in (
         [one for one in candidates if one.run == run],
-        [one for one in candidates if one.run == known.run] if run is None else [],
+        [one for one in candidates if one.run == choices.run] if run is None else [],
     ):
-        candidates = wanted or candidates
+        candidates = group or candidates
     candidates = [one for one in candidates if one.store == store] or candidates
     candidates = [one for one in candidates if one.capture == capture] or candidates
     return candidates[0] if candidates else None
 
 
 def _base_of(
-    params: Mapping[str, str], known: Choices, capture: KnownCapture
+    params: Mapping[str, str], choices: Choices, capture: KnownCapture
 ) -> tuple[str | None, str, str] | None:
     """The baseline asked for, where it is there and another capture."""
-    for one in _bases(params, known, capture):
+    for one in _bases(params, choices, capture):
         if one is not capture:
-            return one.store if len(known.stores) > 1 else None, one.run, one.capture
+            return one.store if len(choices.stores) > 1 else None, one.run, one.capture
     return None
 
 
-def _bases(params: Mapping[str, str], known: Choices, capture: KnownCapture) -> list[KnownCapture]:
+def _bases(
+    params: Mapping[str, str], choices: Choices, capture: KnownCapture
+) -> list[KnownCapture]:
     """What may be meant by a baseline, the newest first: a run's capture, any of a run, or a
     capture of the run that is looked at."""
     store, run, name = (params.get(one) for one in BASE)
@@ -295,7 +297,7 @@ def _bases(params: Mapping[str, str], known: Choices, capture: KnownCapture) -> 
         return []
     return [
         one
-        for one in known.captures
+        for one in choices.captures
         if one.run == (run or capture.run)
         and name in (None, one.capture)
         and store in (None, one.store)
@@ -315,18 +317,18 @@ def _several(text: str | None, present: Sequence[int]) -> tuple[int, ...] | None
     """At most MOST_LANES ranks of those that are there; None where none of them is."""
     if text == _NO_LANES:
         return ()
-    asked = [_one_of(one, present) for one in (text or "").split(".", MOST_LANES)[:MOST_LANES]]
-    return tuple(dict.fromkeys(one for one in asked if one is not None)) or None
+    ranks = [_one_of(one, present) for one in (text or "").split(".", MOST_LANES)[:MOST_LANES]]
+    return tuple(dict.fromkeys(one for one in ranks if one is not None)) or None
 
 
 def _change(text: str | None) -> str | None:
     """Words of a what-if, those that are none left out; of each only what can be printed."""
-    kept = []
+    changes = []
     for word in (text or "").split(maxsplit=_MOST_CHANGES)[:_MOST_CHANGES]:
         with contextlib.suppress(UsageError):
             if len(word) <= _MOST_LETTERS and word.isprintable():
-                kept.append(parse_change(word).word)
-    return " ".join(kept) or None
+                changes.append(parse_change(word).word)
+    return " ".join(changes) or None
 
 
 def _printable(text: str | None) -> str | None:

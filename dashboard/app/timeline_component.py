@@ -140,7 +140,7 @@ def draw_timeline(
     one = _capture_facts(drawn)
     zero = int(one["zero"])
     base = str(st.get_option("server.baseUrlPath")).strip("/")
-    told = {
+    config = {
         "base": f"/{base}/timeline-data" if base else "/timeline-data",
         **one,
         "beside": beneath and _capture_facts(beneath) | {"align": [drawn.step, beneath.step]},
@@ -150,7 +150,7 @@ def draw_timeline(
         "colours": _colours(), "states": list(STATES), "classes": list(CLASSES),
         "kinds": list(kinds), "texts": _texts(page),
     }  # fmt: skip
-    _component()(data=told, key="timeline")
+    _component()(data=config, key="timeline")
 
 
 def _texts(page: Page) -> dict[str, str]:
@@ -182,9 +182,9 @@ def _capture_facts(drawn: Drawn) -> dict[str, Any]:
 
 def _silent(page: Page, at: Extent) -> Mapping[int, str]:
     """Why nothing is drawn of some ranks."""
-    known = set(at.ranks["rank"])
-    told = str(page.say("no events"))
-    return {rank: told for rank in page.capture.ranks if rank not in known}
+    ranks_with_events = set(at.ranks["rank"])
+    sentence = str(page.say("no events"))
+    return {rank: sentence for rank in page.capture.ranks if rank not in ranks_with_events}
 
 
 def _colours() -> dict[str, Any]:

@@ -78,7 +78,7 @@ _sent: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
 _guard = threading.Lock()
 
 
-class _Refused(Exception):
+class _Refusal(Exception):
     """An answer other than what was asked for: its status."""
 
 
@@ -87,15 +87,15 @@ def answer(name: str, request: Request) -> Response:
     if name not in ANSWERS:
         return Response(status_code=404)
     try:
-        asked = _Asked(request.query_params, request.headers)
+        asked = _TileRequest(request.query_params, request.headers)
         return ANSWERS[name](asked)
-    except _Refused as refused:
+    except _Refusal as refused:
         return Response(status_code=int(str(refused)))
     except (NpuscopeError, duckdb.Error, OSError):
         return Response(status_code=503)  # the page itself says what is wrong with the store
 
 
-class _Asked:
+class _TileRequest:
     """A request's parameters, each checked when it is read."""
 
     def __init__(self, params: Mapping[str, str], headers: Mapping[str, str]) -> None:
@@ -104,14 +104,14 @@ class _Asked:
         self._kept = headers.get("if-none-match", "")
         names = [params.get(name) for name in ("run", "capture")]
         store = params.get("store")
-        known = [
+        captures = [
             one
             for one in sources.known().captures
             if [one.run, one.capture] == names and store in (None, one.store)
         ]
-        if not known:
-            raise _Refused(404)
-        self.capture: KnownCapture = known[0]
+        if not captures:
+            raise _Refusal(404)
+        self.capture: KnownCapture = captures[0]
         self.path = sources.place_named(self.capture.store).path
         self.version = sources.version_of(self.path)
 
@@ -124,17 +124,17 @@ class _Asked:
         text = self._params.get(name, "")
         digits = text.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
-            raise _Refused(400)
+            raise _Refusal(400)
         value = int(text)
         if not least <= value <= most:
-            raise _Refused(400)
+            raise _Refusal(400)
         return value
 
     def text(self, name: str) -> str:
         """Some letters that can be printed."""
         text = self._params.get(name, "")
         if not 0 < len(text) <= MOST_LETTERS or not text.isprintable():
-            raise _Refused(400)
+            raise _Refusal(400)
         return text
 
     def hint(self, name: str) -> str:
@@ -145,24 +145,24 @@ class _Asked:
         """One of some words."""
         text = self._params.get(name, "")
         if text not in words:
-            raise _Refused(400)
+            raise _Refusal(400)
         return text
 
     def ranks(self, most: int = MOST_RANKS) -> tuple[int, ...]:
         """Ranks of the capture, `0.1.5`."""
-        listed = self._params.get("ranks", "").split(".", most)
-        if len(listed) > most or not all(one.isascii() and one.isdigit() for one in listed):
-            raise _Refused(400)
-        ranks = tuple(dict.fromkeys(int(one) for one in listed if len(one) < 10))
+        words = self._params.get("ranks", "").split(".", most)
+        if len(words) > most or not all(one.isascii() and one.isdigit() for one in words):
+            raise _Refusal(400)
+        ranks = tuple(dict.fromkeys(int(one) for one in words if len(one) < 10))
         if not ranks or not set(ranks) <= set(self.capture.ranks):
-            raise _Refused(404)
+            raise _Refusal(404)
         return ranks
 
     def extent(self) -> Extent:
         """Where the capture's ranks stand in time."""
         place = {"run": self.capture.run, "capture": self.capture.capture}
-        found: Extent = sources.answer_of(self.path, self.version, extent, place)
-        return found
+        extent_here: Extent = sources.answer_of(self.path, self.version, extent, place)
+        return extent_here
 
     @property
     def place(self) -> tuple[str, str, str, str]:
@@ -184,12 +184,12 @@ class _Asked:
     def replayed(self) -> replay_tracks.ReplayTracks:
         """What a replay tells; raises NpuscopeError with the reason where it tells nothing."""
         self._needs_all()
-        found = _load(
+        tracks = _load(
             (*self.place, OF_ALL, "replay"),
             lambda con: replay_tracks.replay_capture(con, self.extent()),
         )
-        assert isinstance(found, replay_tracks.ReplayTracks)
-        return found
+        assert isinstance(tracks, replay_tracks.ReplayTracks)
+        return tracks
 
     def whatif(self) -> Loaded:
         """Steps beside those with the change asked for."""
@@ -225,13 +225,13 @@ def _load(key: _Key, make: _Making) -> Loaded:
                 _loaded.move_to_end(key)
                 return _loaded[key]
         with sources.open_tables(key[0], key[1]).borrowed() as con:
-            found = make(con)
+            result = make(con)
         with _guard:
-            _loaded[key] = found
+            _loaded[key] = result
             _loading.pop(key, None)
             while sum(map(_size, _loaded.values())) > MOST_BYTES and len(_loaded) > 1:
                 _loaded.popitem(last=False)
-    return found
+    return result
 
 
 def _size(one: Loaded) -> int:
@@ -244,43 +244,43 @@ def _json(value: object) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 
-def _arrow(table: pa.Table, asked: _Asked) -> Response:
-    return _sent_as(_pack(table, asked), asked, {})
+def _arrow(table: pa.Table, request: _TileRequest) -> Response:
+    return _sent_as(_pack(table, request), request, {})
 
 
-def _pack(table: pa.Table, asked: _Asked) -> bytes:
+def _pack(table: pa.Table, request: _TileRequest) -> bytes:
     """A table as Arrow. The server's own gzip takes ten times as long as making it: browsers that
     know zstd get that, the others what the server does of itself."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     body = sink.getvalue()
-    if asked.takes_zstd:
+    if request.takes_zstd:
         packed: bytes = _ZSTD.compress(body, asbytes=True)
         return packed
     return bytes(body)
 
 
-def _sent_as(body: bytes, asked: _Asked, more: Mapping[str, str]) -> Response:
+def _sent_as(body: bytes, request: _TileRequest, more: Mapping[str, str]) -> Response:
     headers = {"Vary": "Accept-Encoding", **more}
-    if asked.takes_zstd:
+    if request.takes_zstd:
         headers["Content-Encoding"] = "zstd"
     return Response(body, headers=headers, media_type="application/vnd.apache.arrow.stream")
 
 
-def _tracks(asked: _Asked) -> Response:
-    part = asked.word("part", (*_LOADERS, *REPLAYED))
+def _tracks(request: _TileRequest) -> Response:
+    part = request.word("part", (*_LOADERS, *REPLAYED))
     if part in REPLAYED:
         try:
-            one = asked.loaded(part, ())[OF_ALL]
+            one = request.loaded(part, ())[OF_ALL]
         except NpuscopeError as error:
-            return _json({OF_ALL: {"tracks": (), "reason": asked.reason(error)}})
+            return _json({OF_ALL: {"tracks": (), "reason": request.reason(error)}})
         return _json({OF_ALL: {"tracks": one.events.tracks}})
-    found = asked.loaded(part, asked.ranks())
+    tracks = request.loaded(part, request.ranks())
     if part != "curves":
         return _json({
             rank: {"tracks": one.events.tracks, "is_whole": one.events.is_whole}
-            for rank, one in found.items()
+            for rank, one in tracks.items()
         })  # fmt: skip
     return _json({
         rank: {"tracks": [
@@ -288,21 +288,21 @@ def _tracks(asked: _Asked) -> Response:
              "unit": one.unit, "least": one.least, "most": one.most, "events": len(one.at)}
             for one in curves
         ], "is_whole": True}
-        for rank, curves in found.items()
+        for rank, curves in tracks.items()
     })  # fmt: skip
 
 
-def _tile(asked: _Asked) -> Response:
-    part = asked.word("part", (*_LOADERS, "overlap", *REPLAYED))
-    level = asked.number("level", 0, coarser_rows.MOST_LEVEL)
+def _tile(request: _TileRequest) -> Response:
+    part = request.word("part", (*_LOADERS, "overlap", *REPLAYED))
+    level = request.number("level", 0, coarser_rows.MOST_LEVEL)
     most = _LAST_NS >> (level + 11)
-    index = asked.number("index", -most, most)
-    ranks = () if part in REPLAYED else asked.ranks()
-    change = asked.text("change") if part == "whatif" else ""
-    key = (*asked.place, part, ranks, change, level, index, asked.takes_zstd)
+    index = request.number("index", -most, most)
+    ranks = () if part in REPLAYED else request.ranks()
+    change = request.text("change") if part == "whatif" else ""
+    key = (*request.place, part, ranks, change, level, index, request.takes_zstd)
     etag = _etag(key)
     may_keep = {"Cache-Control": "private, no-cache", "ETag": etag}
-    if asked.has(etag):
+    if request.has(etag):
         return Response(status_code=304, headers={"Vary": "Accept-Encoding", **may_keep})
     with _guard:
         body = _sent.get(key)
@@ -310,18 +310,18 @@ def _tile(asked: _Asked) -> Response:
             _sent.move_to_end(key)
     if body is None:
         is_overlap = part == "overlap"
-        found = asked.loaded("device" if is_overlap else part, ranks)
+        events = request.loaded("device" if is_overlap else part, ranks)
         table = (
-            series.timeline_curves(found, level, index)
+            series.timeline_curves(events, level, index)
             if part == "curves"
-            else tiles.timeline_tiles(found, level, index, is_first_track=is_overlap)
+            else tiles.timeline_tiles(events, level, index, is_first_track=is_overlap)
         )
-        body = _pack(table, asked)
+        body = _pack(table, request)
         with _guard:
             _sent[key] = body
             while sum(map(len, _sent.values())) > MOST_TILE_BYTES:
                 _sent.popitem(last=False)
-    return _sent_as(body, asked, may_keep)
+    return _sent_as(body, request, may_keep)
 
 
 def _etag(key: tuple[object, ...]) -> str:
@@ -330,65 +330,72 @@ def _etag(key: tuple[object, ...]) -> str:
     return f'W/"{digest[:32]}"'
 
 
-def _overview(asked: _Asked) -> Response:
-    at = asked.extent()
+def _overview(request: _TileRequest) -> Response:
+    at = request.extent()
     if at.window_ns is None:
-        raise _Refused(404)
-    columns = asked.number("columns", 1, _MOST_COLUMNS)
+        raise _Refusal(404)
+    columns = request.number("columns", 1, _MOST_COLUMNS)
     arguments = {"at": at, "ranks": tuple(at.ranks["rank"]), "window_ns": at.window_ns,
                  "columns": columns}  # fmt: skip
-    found = sources.answer_of(asked.path, asked.version, overview, arguments)
-    cells = found.cells.with_columns(bin_start_ns=found.cells["bin_start_ns"] - at.window_ns[0])
+    view = sources.answer_of(request.path, request.version, overview, arguments)
+    cells = view.cells.with_columns(bin_start_ns=view.cells["bin_start_ns"] - at.window_ns[0])
     table = pa.table(cells.rechunk())
-    return _arrow(table.replace_schema_metadata({"width_ns": str(found.width_ns)}), asked)
+    return _arrow(table.replace_schema_metadata({"width_ns": str(view.width_ns)}), request)
 
 
-def _event(asked: _Asked) -> Response:
-    rank = asked.number("rank", 0, 2**31 - 1)
-    if rank not in asked.capture.ranks:
-        raise _Refused(404)
-    kind = asked.word("kind", ("stream", "group", "host"))
-    start_ns = asked.number("start_ns", -_LAST_NS, _LAST_NS)
-    dur_ns = asked.number("dur_ns", 1, _LAST_NS)
-    at = asked.extent()
-    with sources.open_tables(asked.path, asked.version).borrowed() as con:
-        found = event_details.event_details(
-            con, at, rank, kind, start_ns, dur_ns, key=asked.hint("key"), name=asked.hint("name")
+def _event(request: _TileRequest) -> Response:
+    rank = request.number("rank", 0, 2**31 - 1)
+    if rank not in request.capture.ranks:
+        raise _Refusal(404)
+    kind = request.word("kind", ("stream", "group", "host"))
+    start_ns = request.number("start_ns", -_LAST_NS, _LAST_NS)
+    dur_ns = request.number("dur_ns", 1, _LAST_NS)
+    at = request.extent()
+    with sources.open_tables(request.path, request.version).borrowed() as con:
+        details = event_details.event_details(
+            con,
+            at,
+            rank,
+            kind,
+            start_ns,
+            dur_ns,
+            key=request.hint("key"),
+            name=request.hint("name"),
         )
-    if found is None:
-        raise _Refused(404)
-    return _json(found)
+    if details is None:
+        raise _Refusal(404)
+    return _json(details)
 
 
-def _slack(asked: _Asked) -> Response:
-    (rank,) = asked.ranks(1)
-    kind = asked.word("kind", ("stream", "group"))
-    start_ns = asked.number("start_ns", -_LAST_NS, _LAST_NS)
-    dur_ns = asked.number("dur_ns", 1, _LAST_NS)
+def _slack(request: _TileRequest) -> Response:
+    (rank,) = request.ranks(1)
+    kind = request.word("kind", ("stream", "group"))
+    start_ns = request.number("start_ns", -_LAST_NS, _LAST_NS)
+    dur_ns = request.number("dur_ns", 1, _LAST_NS)
     try:
-        found, at = asked.replayed(), asked.extent()
-        with sources.open_tables(asked.path, asked.version).borrowed() as con:
-            slack_ns = replay_tracks.slack_of(con, at, found, rank, kind, start_ns, dur_ns)
+        tracks, at = request.replayed(), request.extent()
+        with sources.open_tables(request.path, request.version).borrowed() as con:
+            slack_ns = replay_tracks.slack_of(con, at, tracks, rank, kind, start_ns, dur_ns)
     except NpuscopeError as error:
-        return _json({"slack_ns": None, "reason": asked.reason(error)})
+        return _json({"slack_ns": None, "reason": request.reason(error)})
     return _json({"slack_ns": slack_ns})
 
 
-def _found_events(asked: _Asked) -> Response:
-    part, text = asked.word("part", ("device", "host")), asked.text("text")
-    rows, count = tiles.timeline_found(asked.events(part), text)
+def _found_events(request: _TileRequest) -> Response:
+    part, text = request.word("part", ("device", "host")), request.text("text")
+    rows, count = tiles.timeline_found(request.events(part), text)
     return _json({"count": count, "rows": rows.to_dicts()})
 
 
-def _measured_window(asked: _Asked) -> Response:
-    part = asked.word("part", ("device", "host"))
-    from_ns = asked.number("from_ns", -_LAST_NS, _LAST_NS)
-    to_ns = asked.number("to_ns", from_ns + 1, _LAST_NS)
-    rows = tiles.timeline_measured(asked.events(part), from_ns, to_ns)
+def _measured_window(request: _TileRequest) -> Response:
+    part = request.word("part", ("device", "host"))
+    from_ns = request.number("from_ns", -_LAST_NS, _LAST_NS)
+    to_ns = request.number("to_ns", from_ns + 1, _LAST_NS)
+    rows = tiles.timeline_measured(request.events(part), from_ns, to_ns)
     return _json(rows.to_dicts())
 
 
-ANSWERS: Mapping[str, Callable[[_Asked], Response]] = {
+ANSWERS: Mapping[str, Callable[[_TileRequest], Response]] = {
     "tracks": _tracks, "tile": _tile, "overview": _overview, "event": _event,
     "found": _found_events, "measured": _measured_window, "slack": _slack,
 }  # fmt: skip

@@ -39,7 +39,7 @@ from ..app.launch import allowed_hosts, is_known_host
 from .gauges import BY_NAME
 from .newest_results import PATIENCE_S, CachedResults, Standing
 from .shown_captures import version_key
-from .snapshot import MAX_SERIES, Kept, Sample, Snapshot, take_snapshot, within
+from .snapshot import MAX_SERIES, Sample, ShownSeries, Snapshot, take_snapshot, within
 
 # A client that says nothing for so long is left.
 _TIMEOUT_S = 30.0
@@ -72,7 +72,7 @@ class ShownMetrics:
     """What is shown of runs: metrics, ready to be written."""
 
     runs: frozenset[str]
-    kept: Kept
+    kept: ShownSeries
     families: tuple[Metric, ...]
 
 
@@ -97,17 +97,17 @@ class Exporter(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every metric as it is now."""
-        shown, own = self.now()
-        yield from shown.families
+        metrics, own = self.now()
+        yield from metrics.families
         yield from own
 
     def now(self) -> tuple[ShownMetrics, list[Metric]]:
         """What is shown of runs, the same object for as long as it is the same; and what the
         platform says of itself."""
         standing = self._results.latest()
-        shown = self._shown_of(standing.snapshot)
-        return shown, [
-            *exporter_metrics(standing, shown.kept), *watch_metrics(self._options.store)
+        metrics = self._shown_of(standing.snapshot)
+        return metrics, [
+            *exporter_metrics(standing, metrics.kept), *watch_metrics(self._options.store)
         ]  # fmt: skip
 
     def require_results(self) -> None:
@@ -149,18 +149,18 @@ class Exporter(Collector):
         before = self._shown
         if before is not None and before[0] is snapshot and before[1].runs == alive:
             return before[1]
-        kept = within(snapshot.of_runs(alive).samples, self._options.max_series)
-        families = tuple(_family(name, rows) for name, rows in kept.samples.items() if rows)
-        shown = ShownMetrics(frozenset(alive), kept, families)
-        self._shown = snapshot, shown
-        if kept.dropped.keys() != self._dropped_said.keys():
-            self._dropped_said = dict(kept.dropped)
-            listed = ", ".join(f"{name} ({count:,})" for name, count in kept.dropped.items())
+        samples = within(snapshot.of_runs(alive).samples, self._options.max_series)
+        families = tuple(_family(name, rows) for name, rows in samples.samples.items() if rows)
+        metrics = ShownMetrics(frozenset(alive), samples, families)
+        self._shown = snapshot, metrics
+        if samples.dropped.keys() != self._dropped_said.keys():
+            self._dropped_said = dict(samples.dropped)
+            names = ", ".join(f"{name} ({count:,})" for name, count in samples.dropped.items())
             limit = f"more than --max-series {self._options.max_series:,}"
             self._say(
-                f"{limit}: not shown: {listed}" if listed else ("all series are exported again")
+                f"{limit}: not shown: {names}" if names else ("all series are exported again")
             )
-        return shown
+        return metrics
 
 
 def _family(name: str, samples: Iterable[Sample]) -> Metric:
@@ -171,7 +171,7 @@ def _family(name: str, samples: Iterable[Sample]) -> Metric:
     return family
 
 
-def exporter_metrics(standing: Standing, kept: Kept) -> Iterator[Metric]:
+def exporter_metrics(standing: Standing, samples: ShownSeries) -> Iterator[Metric]:
     """How the exporter does; `npuscope_up` is absent until the first attempt has ended."""
     if standing.is_good is not None:
         yield _gauge(
@@ -183,12 +183,14 @@ def exporter_metrics(standing: Standing, kept: Kept) -> Iterator[Metric]:
     version.add_metric([npuscope.__version__], 1.0)
     yield version
     yield _gauge(
-        "npuscope_exporter_series", "Exported series of runs.", sum(map(len, kept.samples.values()))
+        "npuscope_exporter_series",
+        "Exported series of runs.",
+        sum(map(len, samples.samples.values())),
     )
     yield _gauge(
         "npuscope_exporter_dropped_series",
         "Series dropped because of --max-series.",
-        sum(kept.dropped.values()),
+        sum(samples.dropped.values()),
     )
     yield _gauge(
         "npuscope_exporter_refresh_seconds",
@@ -267,9 +269,9 @@ def _counter(name: str, meaning: str, value: float) -> Metric:
 
 def _registry(exporter: Exporter) -> CollectorRegistry:
     """A registry with the exporter and nothing else: the process's own metrics are not ours."""
-    found = CollectorRegistry(auto_describe=False)
-    found.register(exporter)
-    return found
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(exporter)
+    return registry
 
 
 def scrape_application(exporter: Exporter) -> Application:
@@ -281,7 +283,7 @@ def scrape_application(exporter: Exporter) -> Application:
     written: dict[tuple[str, bool], tuple[ShownMetrics, bytes]] = {}
     one_at_a_time = threading.Lock()
 
-    def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def respond(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] != "GET":
             start_response("405 Method Not Allowed", [("Allow", "GET"), ("Content-Length", "0")])
             return [b""]
@@ -296,13 +298,13 @@ def scrape_application(exporter: Exporter) -> Application:
             # What is compressed apart may be joined: RFC 1952, section 2.2.
             return gzip.compress(content, 5) if is_compressed else content
 
-        shown, own = exporter.now()
+        metrics, own = exporter.now()
         with one_at_a_time:
-            known = written.get(key)
-            if known is None or known[0] is not shown:
-                known = shown, packed(text(shown.families).removesuffix(b"# EOF\n"))
-                written[key] = known
-        content = [known[1], packed(text(own))]
+            page = written.get(key)
+            if page is None or page[0] is not metrics:
+                page = metrics, packed(text(metrics.families).removesuffix(b"# EOF\n"))
+                written[key] = page
+        content = [page[1], packed(text(own))]
         headers = [("Content-Type", content_type), ("Vary", "Accept, Accept-Encoding")]
         headers.append(("Content-Length", str(sum(map(len, content)))))
         if is_compressed:
@@ -310,13 +312,13 @@ def scrape_application(exporter: Exporter) -> Application:
         start_response("200 OK", headers)
         return content
 
-    return answered
+    return respond
 
 
 def for_hosts(application: Application, names: Collection[str]) -> Application:
     """The application for those who ask for it by one of these names, or by an address."""
 
-    def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def respond(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if is_known_host(environ.get("HTTP_HOST"), names):
             return application(environ, start_response)
         content = b"not known by this name: see npuscope exporter --allowed-host\n"
@@ -324,7 +326,7 @@ def for_hosts(application: Application, names: Collection[str]) -> Application:
         start_response("421 Misdirected Request", headers)
         return [content]
 
-    return answered
+    return respond
 
 
 def write_textfile(options: Options, path: Path, say: Say) -> None:

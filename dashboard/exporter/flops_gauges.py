@@ -41,19 +41,19 @@ def flops_gauges(
     The waterfall tells waiting apart where `con` has what all ranks tell (`open_across`).
     """
     keys = list(keys)
-    found = mfu(con, use=use, given_peaks=given_peaks)
-    job = gather_figures(con, found.rows, "job")
-    for note in found.notes if use is not None else ():
+    figures = mfu(con, use=use, given_peaks=given_peaks)
+    job = gather_figures(con, figures.rows, "job")
+    for note in figures.notes if use is not None else ():
         if note.startswith(_OF_MODEL):
             tell(note)
     frames = {
         "npuscope_mfu_ratio": _by_convention(mean_use(con, job, keys)),
         "npuscope_rank_mfu_ratio": _by_convention(
-            mean_use(con, found.rows.select(*PLACE, "step_ns", *_OF_RANK), [*keys, "rank"])
+            mean_use(con, figures.rows.select(*PLACE, "step_ns", *_OF_RANK), [*keys, "rank"])
         ),
     }
     if "step" not in keys:
-        rows = losses(con, found.rows, kernel_work(found.counted))
+        rows = losses(con, figures.rows, kernel_work(figures.counted))
         terms = by_term(together(con, rows))
         frames["npuscope_loss_ratio"] = terms.select(
             *keys, "term", pl.col("mfu_points").alias("value")

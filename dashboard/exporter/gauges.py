@@ -31,7 +31,7 @@ _OWN = (
         "When the newest profile of the run ended, as Unix time.",
     ),
 )  # fmt: skip
-GAUGES = (*_OWN, *(gauge for known in metrics() for gauge in known.gauges))
+GAUGES = (*_OWN, *(gauge for one in metrics() for gauge in one.gauges))
 BY_NAME = {gauge.name: gauge for gauge in GAUGES}
 _NS = re.compile(r"\b(\w+_)?ns\b")
 
@@ -51,10 +51,10 @@ def metric_gauges(con: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> Frames
     if "step" not in keys:
         frames |= gauges_of("mean_free_time", mean_free_time(con, by="cause"), keys)
         frames |= gauges_of("operator_classes", operator_classes(con), keys)
-    for known in metrics():
-        columns = {column.name for column in known.columns}
-        if known.gauges and known.view and columns >= {*keys}:
-            frames |= gauges_of(known.name, frame(con, f'from "{known.view}"'), keys)
+    for entry in metrics():
+        columns = {column.name for column in entry.columns}
+        if entry.gauges and entry.view and columns >= {*keys}:
+            frames |= gauges_of(entry.name, frame(con, f'from "{entry.view}"'), keys)
     return frames
 
 
@@ -72,15 +72,15 @@ def _values(gauge: Gauge, rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFra
         rows = rows.filter(pl.col("by_key") == ("_".join(by) or "capture"))
     if "by_step" in rows.columns:
         rows = rows.filter(pl.col("by_step") == ("step" in keys))
-    found = []
+    values = []
     for value in gauge.values:
-        shown = pl.sql_expr(value).cast(pl.Float64)
-        part = rows.select(*dict.fromkeys([*keys, *own]), shown.alias("value"))
+        expression = pl.sql_expr(value).cast(pl.Float64)
+        part = rows.select(*dict.fromkeys([*keys, *own]), expression.alias("value"))
         if gauge.name.endswith("_seconds") and _NS.search(value):
             part = part.with_columns(pl.col("value") / 1e9)
-        found.append(
+        values.append(
             part.with_columns(pl.lit(value.removesuffix("_ns")).alias(named)) if named else part
         )
     # Queries give rows in any order: files of two scrapes differ in what changed alone.
     by = [*dict.fromkeys([*keys, *own])]
-    return pl.concat(found).drop_nulls("value").sort(by, maintain_order=True)
+    return pl.concat(values).drop_nulls("value").sort(by, maintain_order=True)

@@ -25,17 +25,17 @@ def health_gauges(
 ) -> Frames:
     """Values of `keys` (run and capture) by gauge; of runs without a log none. `store`: where the
     tables lie, for what the job told of its routers."""
-    found: Frames = {}
+    frames: Frames = {}
     for run, capture in frame(con, _NEWEST).iter_rows():
-        told = run_health(con, Scope(run))
-        if told is None:
+        health = run_health(con, Scope(run))
+        if health is None:
             continue
         dropped, _ = health_dropped(con, Scope(run), target=store)
         place = [pl.lit(run).alias("run"), pl.lit(capture).alias("capture")]
         for name, rows in (
-            ("health_summary", summary_row(told)), ("health_phases", health_phases(told.steps)),
+            ("health_summary", summary_row(health)), ("health_phases", health_phases(health.steps)),
             ("health_dropped", dropped.drop_nulls("dropped_ratio").tail(1)),
         ):  # fmt: skip
             for gauge, values in gauges_of(name, rows.select(*place, pl.all()), keys).items():
-                found[gauge] = pl.concat([found[gauge], values]) if gauge in found else values
-    return found
+                frames[gauge] = pl.concat([frames[gauge], values]) if gauge in frames else values
+    return frames

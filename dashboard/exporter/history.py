@@ -65,15 +65,17 @@ def write_history(
     times = frame(con, _TIMES.format(where=clause), values)
     if times.is_empty():
         raise TraceNotFound("no step here has a wall-clock time: nothing can be back-filled")
-    gathered: Frames = {
+    frames_here: Frames = {
         **metric_gauges(con, _KEYS),
         **flops_gauges(con, _KEYS, use=use, given_peaks=given_peaks, tell=tell),
         **expert_gauges(con, _KEYS),
         **_logged_steps(con),
     }
-    told = [gathered[gauge.name].select(_KEYS) for gauge in GAUGES if gauge.name in gathered]
-    chosen = (
-        pl.concat(told)
+    frames = [
+        frames_here[gauge.name].select(_KEYS) for gauge in GAUGES if gauge.name in frames_here
+    ]
+    frame_of = (
+        pl.concat(frames)
         .unique()
         .join(
             frame(con, f"select distinct run, capture from ranks {clause}", values),
@@ -81,12 +83,12 @@ def write_history(
             how="semi",
         )
     )
-    timeless = chosen.join(times, on=_KEYS, how="anti", nulls_equal=True)
+    timeless = frame_of.join(times, on=_KEYS, how="anti", nulls_equal=True)
     count = 0
     with write_whole(out) as file:
         for gauge in GAUGES:
-            if gauge.name in gathered:
-                for line in _lines(gauge, gathered[gauge.name], times):
+            if gauge.name in frames_here:
+                for line in _lines(gauge, frames_here[gauge.name], times):
                     count += not line.startswith("#")
                     file.write(line.encode())
         file.write(b"# EOF\n")

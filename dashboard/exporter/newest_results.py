@@ -132,5 +132,5 @@ class CachedResults:
             before, is_good=False, errors_total=before.errors_total + 1, problem=problem
         )
         if problem != before.problem:
-            kept = "the last results are kept" if before.has_results else "there are no results"
-            self._say(f"{problem} ({kept})")
+            remark = "the last results are kept" if before.has_results else "there are no results"
+            self._say(f"{problem} ({remark})")

@@ -69,12 +69,12 @@ def version_key(store: Path) -> Key:
 def newest_runs(store: Path, keep: int = STEADY_CAPTURES) -> list[Run]:
     """Every run with its newest captures, at most `keep`; by name. Captures of which the first
     ingest is still under way are passed over."""
-    found: dict[str, list[tuple[Manifest, ...]]] = defaultdict(list)
+    runs: dict[str, list[tuple[Manifest, ...]]] = defaultdict(list)
     for folder in _folders(store):
         ranks = tuple(capture_manifests(folder)) if _is_settled(folder) else ()
         if ranks:
-            found[ranks[0].run].append(ranks)
-    return [_run(name, captures, keep) for name, captures in sorted(found.items())]
+            runs[ranks[0].run].append(ranks)
+    return [_run(name, captures, keep) for name, captures in sorted(runs.items())]
 
 
 def _run(name: str, captures: list[tuple[Manifest, ...]], keep: int) -> Run:
@@ -101,17 +101,17 @@ def _ended_s(one: Manifest) -> float | None:
 
 def _published_s(one: Manifest) -> float:
     try:
-        told = datetime.fromisoformat(one.published_at)
+        published = datetime.fromisoformat(one.published_at)
     except ValueError:
         return 0.0
-    return (told if told.tzinfo else told.replace(tzinfo=timezone.utc)).timestamp()
+    return (published if published.tzinfo else published.replace(tzinfo=timezone.utc)).timestamp()
 
 
 def _folders(store: Path) -> list[Path]:
-    found: list[Path] = []
+    folders: list[Path] = []
     for run in _folders_with_prefix(store, "run="):
-        found += _folders_with_prefix(run, "capture=")
-    return found
+        folders += _folders_with_prefix(run, "capture=")
+    return folders
 
 
 def _folders_with_prefix(folder: Path, prefix: str) -> list[Path]:
@@ -122,10 +122,10 @@ def _folders_with_prefix(folder: Path, prefix: str) -> list[Path]:
 
 def _state(path: Path) -> tuple[int, int, int] | None:
     try:
-        told = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return told.st_ino, told.st_size, told.st_mtime_ns
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _is_settled(folder: Path) -> bool:

@@ -61,29 +61,29 @@ class Snapshot:
 
     def of_runs(self, runs: Collection[str]) -> Snapshot:
         """Only these runs."""
-        kept = set(runs)
-        if kept >= self.ingested_s.keys():
+        names = set(runs)
+        if names >= self.ingested_s.keys():
             return self
         return Snapshot(
             {
-                name: tuple(one for one in samples if one.run in kept)
+                name: tuple(one for one in samples if one.run in names)
                 for name, samples in self.samples.items()
             },
-            {run: at for run, at in self.ingested_s.items() if run in kept},
+            {run: at for run, at in self.ingested_s.items() if run in names},
             self.took_s,
             self.is_whole,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ShownSeries:
     """What is shown, and how many series of which metrics are not."""
 
     samples: Mapping[str, tuple[Sample, ...]]
     dropped: Mapping[str, int]
 
 
-def within(samples: Mapping[str, tuple[Sample, ...]], max_series: int) -> Kept:
+def within(samples: Mapping[str, tuple[Sample, ...]], max_series: int) -> ShownSeries:
     """At most `max_series` series: whole metrics go, of least important detail first, of equal
     detail the largest. A metric is there whole or not at all: a sum over half of its series would
     be a wrong number."""
@@ -98,7 +98,9 @@ def within(samples: Mapping[str, tuple[Sample, ...]], max_series: int) -> Kept:
             break
         dropped[name] = len(samples[name])
         left -= dropped[name]
-    return Kept({name: rows for name, rows in samples.items() if name not in dropped}, dropped)
+    return ShownSeries(
+        {name: rows for name, rows in samples.items() if name not in dropped}, dropped
+    )
 
 
 def take_snapshot(
@@ -122,12 +124,12 @@ def take_snapshot(
     Raises StoreError, OSError or duckdb.Error where the store cannot be read.
     """
     began = time.monotonic()
-    asked = [
+    names = [
         one
         for one in newest_runs(store)
         if run in (None, one.name) and (expire_s is None or now_s - one.ingested_s <= expire_s)
     ]
-    runs = [whole for one in asked if (whole := _whole(store, one, tell)) is not None]
+    runs = [whole for one in names if (whole := _whole(store, one, tell)) is not None]
     frames = _fresh(runs)
     if runs:
         flops = partial(flops_gauges, use=use, given_peaks=given_peaks, tell=tell)
@@ -140,7 +142,7 @@ def take_snapshot(
         if gauge.name in frames
     }
     ingested = {one.name: one.ingested_s for one in runs}
-    is_whole = sum(len(one.captures) for one in asked) == sum(len(one.captures) for one in runs)
+    is_whole = sum(len(one.captures) for one in names) == sum(len(one.captures) for one in runs)
     return Snapshot(samples, ingested, time.monotonic() - began, is_whole)
 
 
@@ -148,10 +150,10 @@ def _whole(store: Path, run: Run, tell: Callable[[str], None]) -> Run | None:
     """The run without captures of which a file is torn, which are told; None where none is left.
     The others, and other runs, are not to be missed because of them."""
     _, torn = without_torn(store, [one for ranks in run.captures for one in ranks])
-    for told in torn.values():
-        tell(f"not shown: {told}")
-    kept = tuple(ranks for ranks in run.captures if (run.name, ranks[0].capture) not in torn)
-    return replace(run, captures=kept) if kept else None
+    for reason in torn.values():
+        tell(f"not shown: {reason}")
+    captures = tuple(ranks for ranks in run.captures if (run.name, ranks[0].capture) not in torn)
+    return replace(run, captures=captures) if captures else None
 
 
 def samples_of(gauge: Gauge, rows: pl.DataFrame) -> tuple[Sample, ...]:
@@ -181,7 +183,7 @@ def _fresh(runs: Sequence[Run]) -> Frames:
 def _gather(
     store: Path,
     runs: Sequence[Run],
-    asked: Sequence[Callable[[duckdb.DuckDBPyConnection, Sequence[str]], Frames]],
+    questions: Sequence[Callable[[duckdb.DuckDBPyConnection, Sequence[str]], Frames]],
     with_experts: bool,
     memory_bytes: int,
 ) -> Frames:
@@ -201,7 +203,7 @@ def _gather(
         open_views(con)
         open_across(store, con, memory_bytes=memory_bytes)
         frames |= metric_gauges(con, _KEYS)
-        for gauges in asked:
+        for gauges in questions:
             frames |= gauges(con, _KEYS)
         frames |= expert_gauges(con, _KEYS, with_experts=with_experts)
         frames |= _gain_gauges(con)
@@ -235,13 +237,13 @@ def _pipeline_gauges(con: duckdb.DuckDBPyConnection) -> Frames:
         "pipeline_phases": [], "pipeline_masking": [], "pipeline_bubbles": []
     }  # fmt: skip
     for run, capture in con.execute("select distinct run, capture from ranks").fetchall():
-        found = pipeline_overview(con, run, capture)
-        if not isinstance(found, Answer):
+        answer = pipeline_overview(con, run, capture)
+        if not isinstance(answer, Answer):
             continue
-        rows["pipeline_phases"].append(found.phases)
-        rows["pipeline_masking"].append(found.masking)
-        if found.bubbles is not None:
-            rows["pipeline_bubbles"].append(found.bubbles.filter(pl.col("cause") != "all"))
+        rows["pipeline_phases"].append(answer.phases)
+        rows["pipeline_masking"].append(answer.masking)
+        if answer.bubbles is not None:
+            rows["pipeline_bubbles"].append(answer.bubbles.filter(pl.col("cause") != "all"))
     frames: Frames = {}
     for name, parts in rows.items():
         if parts:
@@ -289,9 +291,9 @@ def _blame_gauges(
         schema={"run": pl.String, "capture": pl.String},
         orient="row",
     )
-    found = every.join(newest, on=["run", "capture"], how="semi")
+    blames = every.join(newest, on=["run", "capture"], how="semi")
     steady = _steady(every, newest_first)
-    rows = found.join(steady, on=["run", "rank"], how="left").with_columns(
+    rows = blames.join(steady, on=["run", "rank"], how="left").with_columns(
         pl.col("suspect_captures").fill_null(0)
     )
     return gauges_of("rank_suspects", rows, ("run", "capture"))

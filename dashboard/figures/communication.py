@@ -60,8 +60,8 @@ def masking_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
     )
     title = say("Communication of a mean step, hidden behind compute or exposed")
     if rows.height < every.height:
-        told = "{title}: the {count} most exposed of {every}"
-        title = say(Message(told, title=title, count=rows.height, every=every.height))
+        template = "{title}: the {count} most exposed of {every}"
+        title = say(Message(template, title=title, count=rows.height, every=every.height))
     figure = lay_out(
         figure, say, title, height_px=rows_px(rows.height), x=say("ms per step and rank"),
         is_listed=True,
@@ -152,15 +152,15 @@ def matrix_figure(
     frame: pl.DataFrame, say: Say, measure: Measure = "size", kind: str | None = None
 ) -> go.Figure:
     """Rows of `mean_pairs` as a heat map, from each rank (down) to each other (across)."""
-    found, block = matrix_blocks(frame, kind, most_cells=MOST_CELLS)
+    cells, block = matrix_blocks(frame, kind, most_cells=MOST_CELLS)
     columns = {"size": "size_bytes", "time": "time_ns", "bandwidth": "bandwidth_bytes_per_s"}
-    values = found[columns[measure]].cast(pl.Float64)
+    values = cells[columns[measure]].cast(pl.Float64)
     divisor, unit = 1e9, "GB/s"
     if measure != "bandwidth":
         divisor, unit = fitting_unit(values.max(), "time" if measure == "time" else "bytes")
-    places = int(np.max([*found["src"].to_list(), *found["dst"].to_list(), -1])) + 1
+    places = int(np.max([*cells["src"].to_list(), *cells["dst"].to_list(), -1])) + 1
     grid = np.full((places, places), np.nan)
-    grid[found["src"].to_numpy(), found["dst"].to_numpy()] = (values / divisor).to_numpy()
+    grid[cells["src"].to_numpy(), cells["dst"].to_numpy()] = (values / divisor).to_numpy()
     each = "%{y} → %{x}: %{z:,.3f} " + unit + "<extra></extra>"
     names = [
         str(at) if block == 1 else f"{at * block}-{(at + 1) * block - 1}" for at in range(places)
@@ -184,8 +184,8 @@ def matrix_figure(
         "bandwidth": "Bandwidth between ranks",
     }[measure]
     if block > 1:
-        told = "{title}: a cell is {count} by {again} ranks"
-        title = say(Message(told, title=say(title), count=block, again=block))
+        template = "{title}: a cell is {count} by {again} ranks"
+        title = say(Message(template, title=say(title), count=block, again=block))
     figure = lay_out(
         figure, say, title, height_px=max(320, min(720, 150 + 26 * places)), x=say("to rank"),
         y=say("from rank"),

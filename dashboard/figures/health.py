@@ -100,14 +100,14 @@ def _line(x: list[int], y: pl.Series, colour: str, unit: str) -> go.Scatter:
 def _around_one(values: Sequence[float | None]) -> list[float] | None:
     """From 0 to twice the value, where there is but one: by itself an axis goes from one less to
     one more, and a loss of 6e-06 would read as 0."""
-    known = {one for one in values if one is not None}
-    one = known.pop() if len(known) == 1 else 0
+    values_here = {one for one in values if one is not None}
+    one = values_here.pop() if len(values_here) == 1 else 0
     return sorted((0.0, 2 * one)) if one and math.isfinite(one) else None
 
 
 def _phases(points: pl.DataFrame, x: list[int], say: Say) -> tuple[str, list[Any], str]:
     divisor, unit = fitting_unit(points["step_ns"].max(), "time")
-    told = [name for name in _PHASES if points[name].null_count() < points.height]
+    phases = [name for name in _PHASES if points[name].null_count() < points.height]
     traces: list[Any] = [
         go.Bar(
             x=x, y=(points[name] / divisor).to_list(),
@@ -115,7 +115,7 @@ def _phases(points: pl.DataFrame, x: list[int], say: Say) -> tuple[str, list[Any
             marker={"color": SERIES[number % len(SERIES)]},
             hovertemplate=f"%{{x}}: %{{y:,.3f}} {unit}",
         )
-        for number, name in enumerate(told)
+        for number, name in enumerate(phases)
     ]  # fmt: skip
     return "Phases of reinforcement learning", traces, unit
 

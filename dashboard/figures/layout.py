@@ -112,11 +112,11 @@ def _visible(value: Any) -> Any:
         spelled = dict(zip(value, map(_visible, value.values()), strict=True))
         return spelled if any(spelled[key] is not value[key] for key in value) else value
     if isinstance(value, (list, tuple)):
-        listed = list(map(_visible, value))
-        return listed if any(a is not b for a, b in zip(listed, value, strict=True)) else value
+        items = list(map(_visible, value))
+        return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
     if getattr(value, "dtype", None) is not None and value.dtype.hasobject:
         texts = value.tolist()
-        return value if (listed := _visible(texts)) is texts else listed
+        return value if (items := _visible(texts)) is texts else items
     return value
 
 
@@ -154,11 +154,11 @@ def log_ticks(values: pl.Series) -> dict[str, list[float] | list[str]]:
     """Ticks of a logarithmic axis, each written in full: powers of ten around values; where they
     lie close together, 2 and 5 times each, too; where even these are far apart, even steps. What
     else is drawn may reach further: so do the ticks."""
-    known = values.cast(pl.Float64).sort()
-    known = known.filter(known.is_finite() & (known > 0))
-    if known.is_empty():
+    positive = values.cast(pl.Float64).sort()
+    positive = positive.filter(positive.is_finite() & (positive > 0))
+    if positive.is_empty():
         return {}
-    least, most = known[0], known[-1]
+    least, most = positive[0], positive[-1]
     low, high = (math.floor(math.log10(one)) for one in (least, most))
     between = (1, 2, 5) if high - low < _MOST_DECADES else (1,)
     ticks = [times * 10.0**power for power in range(low - 2, high + 4) for times in between]
@@ -203,8 +203,8 @@ def add_parts(
 def numbered_names(names: Iterable[str]) -> list[str]:
     """The names, those that came before with a number: bars of one name would lie on each other,
     and shortened names may be one."""
-    found: dict[str, None] = {}
+    numbers: dict[str, None] = {}
     for name in names:
         several = chain([name], (f"{name} ({number})" for number in count(2)))
-        found[next(one for one in several if one not in found)] = None
-    return list(found)
+        numbers[next(one for one in several if one not in numbers)] = None
+    return list(numbers)

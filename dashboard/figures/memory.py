@@ -36,13 +36,13 @@ def curve_figure(curve: pl.DataFrame, say: Say, steps: pl.DataFrame | None = Non
         curve.select(*keys, peak=peak).unique(keys).drop_nulls("peak").filter(pl.col("peak") > 0)
         .sort("peak", *keys, descending=[True, False, False, False], nulls_last=True)
     )  # fmt: skip
-    shown = components.head(MOST_CURVES)
-    most = shown["peak"].max()
+    top = components.head(MOST_CURVES)
+    most = top["peak"].max()
     divisor, unit = fitting_unit(most, "memory")
     zero_ns = curve["start_ns"].min()
     several = components["device_id"].n_unique() > 1
     figure = go.Figure()
-    for row, colour in zip(shown.iter_rows(named=True), cycle(SERIES), strict=False):
+    for row, colour in zip(top.iter_rows(named=True), cycle(SERIES), strict=False):
         rows = curve.filter(pl.col(key).eq_missing(row[key]) for key in keys).sort("start_ns")
         at_ms = ((rows["start_ns"] - zero_ns) / 1e6).to_list()
         module = f" ({say('module')})" if row["source"] == "module" else ""
@@ -81,7 +81,7 @@ def curve_figure(curve: pl.DataFrame, say: Say, steps: pl.DataFrame | None = Non
         ],
     )  # fmt: skip
     part = "Memory over time: the {count} largest of {every} components"
-    title = of_many("Memory over time", part, shown.height, components.height)
+    title = of_many("Memory over time", part, top.height, components.height)
     title = f"{say('rank')} {curve['rank'][0]} · {say(title)}" if curve.height else title
     figure = lay_out(figure, say, title, height_px=380, x=say("ms since the first record"), y=unit)
     return figure.update_yaxes(rangemode="tozero", separatethousands=True)
@@ -89,54 +89,54 @@ def curve_figure(curve: pl.DataFrame, say: Say, steps: pl.DataFrame | None = Non
 
 def peaks_figure(main: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `MemoryFacts.main`: the most each rank allocated and reserved, the fullest first."""
-    shown = main.head(MOST_RANKS)
-    most = shown.select(pl.max_horizontal("peak_bytes", "peak_allocated_bytes").max()).item()
+    top = main.head(MOST_RANKS)
+    most = top.select(pl.max_horizontal("peak_bytes", "peak_allocated_bytes").max()).item()
     divisor, unit = fitting_unit(most, "memory")
     several = main.select("run", "capture", "rank").is_duplicated().any()
     names = numbered_names(
         f"{say('rank')} {rank}" + (f" {say('device')} {device}" if several else "")
-        for rank, device in shown.select("rank", "device_id").iter_rows()
+        for rank, device in top.select("rank", "device_id").iter_rows()
     )
-    known = [part for part in _PEAK_PARTS if shown[part[1]].is_not_null().any()]
+    parts = [part for part in _PEAK_PARTS if top[part[1]].is_not_null().any()]
     figure = add_parts(
-        go.Figure(), shown, names, known, say, divisor=divisor, mode="group",
+        go.Figure(), top, names, parts, say, divisor=divisor, mode="group",
         hover=f"%{{y}}, %{{customdata}}: %{{x:,.3f}} {unit}",
-        customdata=shown["component"].to_list(),
+        customdata=top["component"].to_list(),
     )  # fmt: skip
     part = "Peak of each rank: the {count} fullest of {every}"
-    title = of_many("Peak of each rank", part, shown.height, main.height)
+    title = of_many("Peak of each rank", part, top.height, main.height)
     return lay_out(
-        figure, say, title, height_px=rows_px(shown.height, 30), x=unit, is_listed=True
+        figure, say, title, height_px=rows_px(top.height, 30), x=unit, is_listed=True
     ).update_yaxes(dtick=1)
 
 
 def holders_figure(holders: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `memory_holders` of one rank: what holds its memory when most of it is in use."""
-    shown = holders.filter(pl.col("held_bytes") > 0).head(MOST_HOLDERS)
-    whole = (shown["held_bytes"] / shown["share_ratio"]).max()
+    visible = holders.filter(pl.col("held_bytes") > 0).head(MOST_HOLDERS)
+    whole = (visible["held_bytes"] / visible["share_ratio"]).max()
     divisor, unit = fitting_unit(whole, "memory")  # as the whole is told
     figure = go.Figure()
     figure.add_bar(
         y=numbered_names(
             shorten(name) if holder == "operator" else say(holder)
-            for holder, name in shown.select("holder", "name").iter_rows()
+            for holder, name in visible.select("holder", "name").iter_rows()
         ),
-        x=(shown["held_bytes"] / divisor).to_list(),
-        text=[percent(share) for share in shown["share_ratio"]],
+        x=(visible["held_bytes"] / divisor).to_list(),
+        text=[percent(share) for share in visible["share_ratio"]],
         textposition="outside",
         cliponaxis=False,
         orientation="h",
-        marker_color=[FREE if one == "unexplained" else COMPUTING for one in shown["holder"]],
-        customdata=[count or 0 for count in shown["block_count"]],
+        marker_color=[FREE if one == "unexplained" else COMPUTING for one in visible["holder"]],
+        customdata=[count or 0 for count in visible["block_count"]],
         hovertemplate=f"%{{y}}: %{{x:,.3f}} {unit}, %{{text}}, {say('blocks')} %{{customdata}}"
         "<extra></extra>",
         showlegend=False,
     )
     every = holders.filter(pl.col("held_bytes") > 0).height
     part = "Who holds the memory at the peak: {count} of {every}"
-    title = of_many("Who holds the memory at the peak", part, shown.height, every)
+    title = of_many("Who holds the memory at the peak", part, visible.height, every)
     return lay_out(
-        figure, say, title, height_px=rows_px(shown.height, 20), x=unit, is_listed=True
+        figure, say, title, height_px=rows_px(visible.height, 20), x=unit, is_listed=True
     ).update_yaxes(dtick=1)
 
 
@@ -147,17 +147,17 @@ def growth_figure(steps: pl.DataFrame, growth: pl.DataFrame, say: Say) -> go.Fig
     those that grow fastest, in order of their numbers.
     """
     keys = ["rank", "device_id", "component", "source"]
-    told = growth.select(*keys, "is_steady", "growth_per_step_bytes").join(
+    pace = growth.select(*keys, "is_steady", "growth_per_step_bytes").join(
         steps.select(keys).unique(), on=keys, nulls_equal=True
     )
-    order = told.sort("growth_per_step_bytes", *keys, descending=[True, False, False, False, False],
+    order = pace.sort("growth_per_step_bytes", *keys, descending=[True, False, False, False, False],
                       nulls_last=True)  # fmt: skip
-    shown = order.head(MOST_RANKS).sort(keys, nulls_last=True)
+    top = order.head(MOST_RANKS).sort(keys, nulls_last=True)
     most = steps["end_bytes"].max()
     divisor, unit = fitting_unit(most, "memory")
     colours = cycle(SERIES)
     figure = go.Figure()
-    for row in shown.iter_rows(named=True):
+    for row in top.iter_rows(named=True):
         one = steps.filter(pl.col(key).eq_missing(row[key]) for key in keys).sort("step")
         is_steady = bool(row["is_steady"])
         figure.add_scatter(
@@ -172,13 +172,13 @@ def growth_figure(steps: pl.DataFrame, growth: pl.DataFrame, say: Say) -> go.Fig
             hovertemplate=f"{say('step')} %{{x}}: %{{y:,.3f}} {unit}",
         )
     part = "Memory at the end of each step: {count} of {every} ranks"
-    title = of_many("Memory at the end of each step", part, shown.height, order.height)
+    title = of_many("Memory at the end of each step", part, top.height, order.height)
     figure = lay_out(figure, say, title, height_px=360, x=say("step"), y=unit)
     figure.update_yaxes(separatethousands=True)
     ticks = steps["step"].drop_nulls().unique().sort()
     if ticks.len() <= 20:
         figure.update_xaxes(tickvals=ticks.to_list())
     return figure.update_layout(
-        showlegend=shown.height <= _MOST_NAMED,
+        showlegend=top.height <= _MOST_NAMED,
         legend={"orientation": "v", "x": 1.01, "xanchor": "left", "y": 1, "yanchor": "top"},
     )

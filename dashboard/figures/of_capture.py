@@ -121,9 +121,9 @@ def _culprits(of: FigureRequest) -> Drawn:
 
 def _hosts(of: FigureRequest) -> Drawn:
     rows = means.mean_steps(of.con, of.scope, by="rank")
-    placed = rank_answers.hosts(of.con, of.scope)
-    is_one = ranks.by_host(rows, placed)["host_name"].n_unique() < 2
-    return None if is_one else ranks.hosts_figure(rows, placed, of.say)
+    hosts = rank_answers.hosts(of.con, of.scope)
+    is_one = ranks.by_host(rows, hosts)["host_name"].n_unique() < 2
+    return None if is_one else ranks.hosts_figure(rows, hosts, of.say)
 
 
 def _communication(of: FigureRequest) -> Drawn:
@@ -180,9 +180,9 @@ def _operator_causes(of: FigureRequest) -> Drawn:
 
 
 def _roofline(of: FigureRequest) -> Drawn:
-    found = under_roofline(of.con, of.scope)
-    points = points_of(found.kernels)
-    return None if points.is_empty() else operators.roofline_figure(points, found.peaks, of.say)
+    roofline = under_roofline(of.con, of.scope)
+    points = points_of(roofline.kernels)
+    return None if points.is_empty() else operators.roofline_figure(points, roofline.peaks, of.say)
 
 
 def _cores(of: FigureRequest) -> Drawn:
@@ -239,9 +239,9 @@ def _growth(of: FigureRequest) -> Drawn:
 
 
 def _pipeline_chart(of: FigureRequest) -> Drawn:
-    told = pipeline_view(of.con, of.scope, words=None, micro_batches=None)
-    titles = passes.schedule_titles(told.tries, of.say)
-    figure: Drawn = passes.pipeline_figure(told.blocks, titles, of.say)[0]
+    view = pipeline_view(of.con, of.scope, words=None, micro_batches=None)
+    titles = passes.schedule_titles(view.tries, of.say)
+    figure: Drawn = passes.pipeline_figure(view.blocks, titles, of.say)[0]
     return figure
 
 
@@ -297,36 +297,36 @@ def _plans(of: FigureRequest) -> tuple[expert_answers.Load, expert_answers.Plans
 
 
 def _plan(of: FigureRequest) -> Drawn:
-    found = _plans(of)
-    return found and experts.plan_figure(_of_phase(found[1].devices, found[0]), of.say)
+    plan = _plans(of)
+    return plan and experts.plan_figure(_of_phase(plan[1].devices, plan[0]), of.say)
 
 
 def _plan_gain(of: FigureRequest) -> Drawn:
-    found = _plans(of)
-    return found and experts.plan_gain_figure(_of_phase(found[1].rows, found[0]), of.say)
+    plan = _plans(of)
+    return plan and experts.plan_gain_figure(_of_phase(plan[1].rows, plan[0]), of.say)
 
 
 def _trends(of: FigureRequest) -> Drawn:
-    found = trends.trends(of.con, of.run)
-    if found.captures.height < 2 or not found.captures["step_ns"].count():
+    history = trends.trends(of.con, of.run)
+    if history.captures.height < 2 or not history.captures["step_ns"].count():
         return None
-    return over_time.trends_figure(found.captures, found.exposed, found.changes, of.say)
+    return over_time.trends_figure(history.captures, history.exposed, history.changes, of.say)
 
 
 def _trends_log(of: FigureRequest) -> Drawn:
-    found = trends.trends(of.con, of.run)
-    if found.log.is_empty() or not found.captures["step_ns"].count():
+    history = trends.trends(of.con, of.run)
+    if history.log.is_empty() or not history.captures["step_ns"].count():
         return None
-    return over_time.log_figure(trends.log_points(found.log), found.changes, of.say)
+    return over_time.log_figure(trends.log_points(history.log), history.changes, of.say)
 
 
 def _health(of: FigureRequest) -> Drawn:
-    found = run_health.run_health(of.con, of.run)
-    points = None if found is None else run_health.health_points(found.steps)
-    if found is None or points is None or points.is_empty():
+    run = run_health.run_health(of.con, of.run)
+    points = None if run is None else run_health.health_points(run.steps)
+    if run is None or points is None or points.is_empty():
         return None
     captures = run_health.health_captures(of.con, of.run, is_across=True)
-    return health.health_figure(points, found.events, captures, of.say)
+    return health.health_figure(points, run.events, captures, of.say)
 
 
 def _health_dropped(of: FigureRequest) -> Drawn:
@@ -337,8 +337,8 @@ def _health_dropped(of: FigureRequest) -> Drawn:
 
 
 def _support(of: FigureRequest) -> Drawn:
-    found = quality_answers.quality(of.con, of.scope, path=str(of.path))
-    return found and ranks.support_figure(found.support, of.say)
+    quality = quality_answers.quality(of.con, of.scope, path=str(of.path))
+    return quality and ranks.support_figure(quality.support, of.say)
 
 
 # By the names that pages give them and heads of metrics tell.

@@ -43,13 +43,13 @@ def classes_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
 
 def headroom_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `operator_headroom`: the MOST_ROWS with the most headroom, from low to high."""
-    shown = rows.drop_nulls("headroom_high_ns").head(MOST_ROWS)
+    top = rows.drop_nulls("headroom_high_ns").head(MOST_ROWS)
     names = [
         f"{shorten(type_ or '-')} {shorten((shapes or '').rstrip(';'))} "
-        for type_, shapes in shown.select("type", "input_shapes").iter_rows()
+        for type_, shapes in top.select("type", "input_shapes").iter_rows()
     ]
-    places = list(range(shown.height))
-    low, high = shown["headroom_low_ns"] / 1e6, shown["headroom_high_ns"] / 1e6
+    places = list(range(top.height))
+    low, high = top["headroom_low_ns"] / 1e6, top["headroom_high_ns"] / 1e6
     figure = go.Figure()
     figure.add_bar(y=places, x=low.to_list(), orientation="h", name=say("beyond its like"),
                    marker_color=COMPUTING, hovertemplate="%{x:,.3f} ms")  # fmt: skip
@@ -58,17 +58,17 @@ def headroom_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
         marker_color=FREE, customdata=high.to_list(), hovertemplate="%{customdata:,.3f} ms",
     )  # fmt: skip
     figure.update_layout(barmode="stack")
-    figure = lay_out(figure, say, Message("Headroom of operators"), height_px=rows_px(shown.height),
+    figure = lay_out(figure, say, Message("Headroom of operators"), height_px=rows_px(top.height),
                      x=say("ms per step and rank"), is_listed=True)  # fmt: skip
     return figure.update_yaxes(tickvals=places, ticktext=names)
 
 
 def causes_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `operator_causes` with headroom: a bar for each, a line from its low to its high."""
-    shown = rows.filter(pl.col("headroom_high_ns") > 0)
-    headroom = shown["headroom_ns"].fill_null(0) / 1e6
-    low, high = shown["headroom_low_ns"] / 1e6, shown["headroom_high_ns"] / 1e6
-    places = list(range(shown.height))
+    visible = rows.filter(pl.col("headroom_high_ns") > 0)
+    headroom = visible["headroom_ns"].fill_null(0) / 1e6
+    low, high = visible["headroom_low_ns"] / 1e6, visible["headroom_high_ns"] / 1e6
+    places = list(range(visible.height))
     figure = go.Figure()
     figure.add_bar(
         y=places, x=headroom.to_list(), orientation="h", marker_color=COMPUTING,
@@ -80,28 +80,28 @@ def causes_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
         hovertemplate="%{x:,.3f} ms (%{customdata[0]:,.3f} - %{customdata[1]:,.3f})<extra></extra>",
     )  # fmt: skip
     figure = lay_out(
-        figure, say, Message("Causes of slow operators"), height_px=rows_px(shown.height),
+        figure, say, Message("Causes of slow operators"), height_px=rows_px(visible.height),
         x=say("ms per step and rank"), is_listed=True,
     )  # fmt: skip
-    names = [f"{say(CAUSE_WORDS[name])} " for name in shown["cause"]]
+    names = [f"{say(CAUSE_WORDS[name])} " for name in visible["cause"]]
     return figure.update_yaxes(tickvals=places, ticktext=names)
 
 
 def top_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `mean_kernels`: the MOST_ROWS longest of a mean rank's step, and their shares."""
-    shown = rows.head(MOST_ROWS)
+    top = rows.head(MOST_ROWS)
     key = next(name for name in ("type", "name", "shape", "core") if name in rows.columns)
-    names = [f"{shorten(value)} " for value in shown[key]]
+    names = [f"{shorten(value)} " for value in top[key]]
     figure = go.Figure()
     figure.add_bar(
-        y=list(range(shown.height)),
-        x=(shown["total_ns"] / 1e6).to_list(),
-        text=["" if share is None else percent(share) for share in shown["share_ratio"]],
+        y=list(range(top.height)),
+        x=(top["total_ns"] / 1e6).to_list(),
+        text=["" if share is None else percent(share) for share in top["share_ratio"]],
         textposition="outside",
         cliponaxis=False,
         customdata=[
             [name or "-", count, mean_ns / 1e3]
-            for name, count, mean_ns in shown.select(key, "count", "mean_ns").iter_rows()
+            for name, count, mean_ns in top.select(key, "count", "mean_ns").iter_rows()
         ],
         orientation="h",
         marker_color=COMPUTING,
@@ -110,12 +110,12 @@ def top_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
         showlegend=False,
     )
     part = "Longest kernels: {count} of {every}"
-    title = of_many("Longest kernels", part, shown.height, rows.height)
+    title = of_many("Longest kernels", part, top.height, rows.height)
     figure = lay_out(
-        figure, say, title, height_px=rows_px(shown.height, 17), x=say("ms per step and rank"),
+        figure, say, title, height_px=rows_px(top.height, 17), x=say("ms per step and rank"),
         is_listed=True,
     )  # fmt: skip
-    return figure.update_yaxes(tickvals=list(range(shown.height)), ticktext=names)
+    return figure.update_yaxes(tickvals=list(range(top.height)), ticktext=names)
 
 
 def roofline_figure(points: pl.DataFrame, peaks: pl.DataFrame, say: Say) -> go.Figure:
@@ -124,12 +124,12 @@ def roofline_figure(points: pl.DataFrame, peaks: pl.DataFrame, say: Say) -> go.F
     `peaks`: dtype, peak_flops_per_s, hbm_bytes_per_s (NULL where unknown). A point's area is its
     time.
     """
-    shown = points.head(MOST_POINTS)
-    longest_ns = shown["total_ns"].max()
+    top = points.head(MOST_POINTS)
+    longest_ns = top["total_ns"].max()
     scale = float(longest_ns) if isinstance(longest_ns, int) else 1.0
     figure = go.Figure()
-    for at, name in enumerate(shown["type"].unique(maintain_order=True)):
-        one = shown.filter(pl.col("type") == name)
+    for at, name in enumerate(top["type"].unique(maintain_order=True)):
+        one = top.filter(pl.col("type") == name)
         figure.add_scatter(
             x=one["intensity"].to_list(),
             y=(one["achieved_flops_per_s"] / 1e12).to_list(),
@@ -149,8 +149,8 @@ def roofline_figure(points: pl.DataFrame, peaks: pl.DataFrame, say: Say) -> go.F
             hovertemplate="%{customdata[0]}<br>%{x:,.1f} FLOP/byte, %{y:,.1f} TFLOP/s,"
             " %{customdata[2]:.1f} %<br>%{customdata[1]:,.3f} ms",
         )
-    if shown.height:
-        _limits(figure, shown, peaks, say)
+    if top.height:
+        _limits(figure, top, peaks, say)
     title = "Kernels under the roofline of their chip"
     figure = lay_out(figure, say, title, height_px=460, x=say("FLOP per byte moved"), y="TFLOP/s")
     figure.update_layout(
@@ -159,21 +159,21 @@ def roofline_figure(points: pl.DataFrame, peaks: pl.DataFrame, say: Say) -> go.F
             "itemsizing": "constant",
         }
     )  # fmt: skip
-    if shown.height:
-        figure.update_xaxes(**log_ticks(shown["intensity"]))
-        figure.update_yaxes(**log_ticks(shown["achieved_flops_per_s"] / 1e12))
+    if top.height:
+        figure.update_xaxes(**log_ticks(top["intensity"]))
+        figure.update_yaxes(**log_ticks(top["achieved_flops_per_s"] / 1e12))
     return figure.update_xaxes(type="log").update_yaxes(type="log")
 
 
 def _limits(figure: go.Figure, points: pl.DataFrame, peaks: pl.DataFrame, say: Say) -> None:
     """Ceilings of the types that are drawn: the cube's peak, and memory's slope up to it."""
     used = points["dtype"].drop_nulls().unique()
-    known = peaks.filter(pl.col("dtype").is_in(used.implode())).drop_nulls("peak_flops_per_s")
+    limits = peaks.filter(pl.col("dtype").is_in(used.implode())).drop_nulls("peak_flops_per_s")
     reach = points.select(
         least=pl.col("intensity").min() / 2, most=pl.col("intensity").max() * 2
     ).row(0)
     heights = ["peak_flops_per_s", "hbm_bytes_per_s"]
-    for alike in known.partition_by(heights, maintain_order=True):
+    for alike in limits.partition_by(heights, maintain_order=True):
         peak, hbm = alike.select(heights).row(0)
         dtypes = alike["dtype"].unique(maintain_order=True)
         least, most = reach
@@ -195,15 +195,15 @@ def _limits(figure: go.Figure, points: pl.DataFrame, peaks: pl.DataFrame, say: S
 def cores_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `core_use`: how long cube and vector cores of the longest types are busy, and what
     they do, as shares of the kernels' time."""
-    shown = rows.filter(pl.col("timed_ns") > 0).head(MOST_ROWS)
-    names = numbered_names(shorten(name, 40) for name in shown["type"])
+    visible = rows.filter(pl.col("timed_ns") > 0).head(MOST_ROWS)
+    names = numbered_names(shorten(name, 40) for name in visible["type"])
     columns = [
         (say("cube busy"), "cube_busy_ratio"),
         (say("vector busy"), "vector_busy_ratio"),
-        *((say(name), column) for name, column in _PIPES if column in shown.columns),
+        *((say(name), column) for name, column in _PIPES if column in visible.columns),
     ]
-    columns = [(name, column) for name, column in columns if shown[column].is_not_null().any()]
-    grid = [[row[column] for _, column in columns] for row in shown.iter_rows(named=True)]
+    columns = [(name, column) for name, column in columns if visible[column].is_not_null().any()]
+    grid = [[row[column] for _, column in columns] for row in visible.iter_rows(named=True)]
     figure = go.Figure(
         go.Heatmap(
             z=[[None if value is None else value * 100 for value in row] for row in grid],
@@ -223,7 +223,7 @@ def cores_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     )
     figure = lay_out(
         figure, say, "What the cores do, share of the kernels' time",
-        height_px=rows_px(shown.height), is_listed=True,
+        height_px=rows_px(visible.height), is_listed=True,
     )  # fmt: skip
     figure.update_xaxes(side="top", showgrid=False, type="category", tickangle=0)
     figure.update_yaxes(showgrid=False, type="category")

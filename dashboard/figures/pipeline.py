@@ -66,7 +66,7 @@ def pipeline_figure(
     sides = [blocks.filter(pl.col("is_tried") == is_tried) for is_tried in (False, True)]
     sides = [_on_rows(one) for one in sides if one.height]
     figure = make_subplots(rows=len(sides), cols=1, shared_xaxes=True, vertical_spacing=0.16)
-    seen: set[str] = set()
+    visited: set[str] = set()
     for number, side in enumerate(sides, start=1):
         for kind, word in (PASS_WORDS | BUBBLE_WORDS).items():
             own = side.filter(
@@ -78,8 +78,8 @@ def pipeline_figure(
             figure.add_trace(
                 _bars(own, kind, say(word), devices, whole_ns, unit_ns, is_pass=is_pass), number, 1
             )
-            figure.data[-1].showlegend = kind not in seen
-            seen.add(kind)
+            figure.data[-1].showlegend = kind not in visited
+            visited.add(kind)
         figure.add_annotation(
             xref="x", x=0, xanchor="left", yref=f"y{number if number > 1 else ''} domain", y=1,
             yanchor="bottom", text=titles[number - 1], showarrow=False, font={"size": 13},

@@ -52,9 +52,9 @@ def steps_figure(
     ranks = _order_ranks(rows, hosts)
     steps = rows["step"].unique().sort(nulls_last=True).to_list()
     most = max(1, MOST_CELLS // max(ranks.height, 1))
-    shown = steps[-most:]
+    steps_here = steps[-most:]
     row_of = {rank: at for at, rank in enumerate(ranks["rank"])}
-    column_of = {step: at for at, step in enumerate(shown)}
+    column_of = {step: at for at, step in enumerate(steps_here)}
     value = "deviation_ns" if is_deviation else measure
     grid = np.full((len(row_of), len(column_of)), np.nan)
     for rank, step, ns in rows.select("rank", "step", value).iter_rows():
@@ -70,9 +70,9 @@ def steps_figure(
     figure = go.Figure(
         go.Heatmap(
             z=grid,
-            x=[say("no step") if step is None else str(step) for step in shown],
+            x=[say("no step") if step is None else str(step) for step in steps_here],
             y=names,
-            customdata=[[host or ""] * len(shown) for host in ranks["host"]],
+            customdata=[[host or ""] * len(steps_here) for host in ranks["host"]],
             colorbar=colour_bar("ms"),
             hovertemplate=f"{say('rank')} %{{y}} %{{customdata}}, {say('step')} %{{x}}:"
             " %{z:,.3f} ms<extra></extra>",
@@ -85,13 +85,13 @@ def steps_figure(
     named = say(MEASURES[measure])
     title = say(Message("{measure} of each rank and step", measure=named))
     if is_deviation:
-        told = "{measure}: more or less than the median rank of the step"
+        template = "{measure}: more or less than the median rank of the step"
         if are_known(stages):
-            told = "{measure}: more or less than the median rank of step and stage"
-        title = say(Message(told, measure=named))
-    if len(shown) < len(steps):
+            template = "{measure}: more or less than the median rank of step and stage"
+        title = say(Message(template, measure=named))
+    if len(steps_here) < len(steps):
         cut = "{title}: the last {count} of {every} steps"
-        title = say(Message(cut, title=title, count=len(shown), every=len(steps)))
+        title = say(Message(cut, title=title, count=len(steps_here), every=len(steps)))
     figure = lay_out(
         figure, say, title, height_px=max(280, min(_MOST_PX, 130 + 22 * len(names))), x=say("step"),
         y=say("rank"),
@@ -107,8 +107,8 @@ def _order_ranks(rows: pl.DataFrame, hosts: pl.DataFrame | None) -> pl.DataFrame
     if hosts is None or hosts["host"].null_count() == hosts.height:
         return ranks.with_columns(host=pl.lit(None, pl.String))
     named = hosts.select("rank", pl.coalesce("host_name", "host").alias("host"), key="host")
-    placed = ranks.join(named, on="rank", how="left")
-    return placed.sort(pl.col("rank").min().over("key"), "rank").select("rank", "host")
+    rows_with_places = ranks.join(named, on="rank", how="left")
+    return rows_with_places.sort(pl.col("rank").min().over("key"), "rank").select("rank", "host")
 
 
 def _host_lines(figure: go.Figure, ranks: pl.DataFrame) -> go.Figure:
@@ -135,9 +135,9 @@ def culprits_figure(ranked: pl.DataFrame, silent: pl.DataFrame, say: Say) -> go.
 
     Of more than can be drawn those that cause most; as many silent ranks as others.
     """
-    shown = ranked.head(MOST_CULPRITS)
-    told_ms = (shown["caused_wait_ns"].fill_null(0) / shown["step_count"] / 1e6).to_list()
-    rows = shown.with_columns(wait_ms=pl.Series(told_ms, dtype=pl.Float64))
+    top_rows = ranked.head(MOST_CULPRITS)
+    told_ms = (top_rows["caused_wait_ns"].fill_null(0) / top_rows["step_count"] / 1e6).to_list()
+    rows = top_rows.with_columns(wait_ms=pl.Series(told_ms, dtype=pl.Float64))
     figure = go.Figure()
     for is_suspect, name, colour in (
         (True, "suspected", CULPRIT), (False, "others", MUTED)
@@ -157,7 +157,7 @@ def culprits_figure(ranked: pl.DataFrame, silent: pl.DataFrame, say: Say) -> go.
         )
         if is_suspect:
             _name_culprits(figure, some.with_columns(words=pl.Series(words)), say)
-    grey = silent.head(shown.height)
+    grey = silent.head(top_rows.height)
     if not grey.is_empty():
         figure.add_scatter(
             x=grey["rank"].to_list(),
@@ -169,10 +169,10 @@ def culprits_figure(ranked: pl.DataFrame, silent: pl.DataFrame, say: Say) -> go.
             hovertemplate=f"{say('rank')} %{{x}}: %{{customdata}}<extra></extra>",
         )
     part = "Waiting that each rank causes in a step: {count} of {every} ranks"
-    title = of_many("Waiting that each rank causes in a step", part, shown.height, ranked.height)
+    title = of_many("Waiting that each rank causes in a step", part, top_rows.height, ranked.height)
     figure.update_layout(showlegend=True, barmode="overlay")
     figure = lay_out(figure, say, title, height_px=320, x=say("rank"), y=say("ms per step"))
-    every = sorted({*shown["rank"], *grey["rank"]})
+    every = sorted({*top_rows["rank"], *grey["rank"]})
     if len(every) <= MOST_BARS:
         figure.update_xaxes(tickvals=every)
     top = max([*told_ms, 1e-6])
@@ -200,17 +200,17 @@ def hosts_figure(frame: pl.DataFrame, hosts: pl.DataFrame, say: Say) -> go.Figur
     for name, column, colour in (
         ("computing", "computing_ns", COMPUTING), ("free", "free_ns", FREE)
     ):  # fmt: skip
-        known = means.drop_nulls(column)
+        means_of = means.drop_nulls(column)
         figure.add_box(
-            x=known["host_name"].to_list(),
-            y=(known[column] / 1e6).to_list(),
+            x=means_of["host_name"].to_list(),
+            y=(means_of[column] / 1e6).to_list(),
             name=say(name),
             boxpoints="all",
             jitter=0.5,
             pointpos=0,
             marker={"size": 6, "color": colour},
             line={"width": 1},
-            customdata=known["rank"].to_list(),
+            customdata=means_of["rank"].to_list(),
             hovertemplate=f"{say('rank')} %{{customdata}}, %{{x}}: %{{y:,.3f}} ms",
         )
     figure.update_layout(boxmode="group")

@@ -123,18 +123,18 @@ def _name_stages(
     if None in of_rank.values() or not 1 < len(runs) == len(set(of_rank.values())) <= _MOST_STAGES:
         return
     is_category = len(ranks) <= _MOST_ROWS
-    for told, places in runs:
-        if told is None or told[1] is None:
+    for place, places in runs:
+        if place is None or place[1] is None:
             continue
         ends = (places[0] - 0.5, places[-1] + 0.5)
         if not is_category:
             ends = (ranks[places[0]] - 0.5, ranks[places[-1]] + 0.5)
-        level = told[1] / divisor
+        level = place[1] / divisor
         figure.add_shape(
             type="line", x0=ends[0], x1=ends[1], y0=level, y1=level,
             line={"width": 2, "dash": "dot"},
         )  # fmt: skip
-        words = Message("stage {number}: computing {time} {unit}", number=told[0],
+        words = Message("stage {number}: computing {time} {unit}", number=place[0],
                         time=f"{level:,.3f}", unit=unit)  # fmt: skip
         figure.add_annotation(
             x=sum(ends) / 2, y=1, yref="paper", yanchor="bottom", showarrow=False,

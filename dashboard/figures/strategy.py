@@ -78,10 +78,10 @@ def _points(
     )  # fmt: skip
 
 
-def parts_figure(chosen: pl.DataFrame, say: Say) -> go.Figure:
+def parts_figure(row_of: pl.DataFrame, say: Say) -> go.Figure:
     """Parts of the steps of some strategies (rows of the metric `search`), the first on top."""
-    rows = chosen.to_dicts()
-    divisor, unit = fitting_unit(chosen["step_ns"].max(), "time")
+    rows = row_of.to_dicts()
+    divisor, unit = fitting_unit(row_of["step_ns"].max(), "time")
     names = [f"{place}. {strategy_named(row)}" for place, row in enumerate(rows, start=1)]
     figure = go.Figure()
     for part, (word, colour) in PARTS.items():

@@ -104,23 +104,23 @@ def _ranks_axis(ranks: Sequence[int], say: Say) -> dict[str, object]:
 
 
 def _heat(
-    found: Overview, share: str, zero_ns: int, unit: str, unit_ns: int, say: Say
+    bins: Overview, share: str, zero_ns: int, unit: str, unit_ns: int, say: Say
 ) -> go.Heatmap:
     """Cells of some ranks, counted from `zero_ns`."""
     column, colour = SHARES[share]
-    rows, is_numbered = _positions(found.ranks)
-    place = pl.DataFrame({"rank": found.ranks, "row": rows}, schema_overrides={"rank": pl.Int32})
-    cells = found.cells.join(place, on="rank", how="inner", maintain_order="left")
+    rows, is_numbered = _positions(bins.ranks)
+    place = pl.DataFrame({"rank": bins.ranks, "row": rows}, schema_overrides={"rank": pl.Int32})
+    cells = bins.cells.join(place, on="rank", how="inner", maintain_order="left")
     height = (max(rows) - min(rows) + 1) if rows else 0
-    shares = np.full((height, found.columns), np.nan, dtype=np.float32)
+    shares = np.full((height, bins.columns), np.nan, dtype=np.float32)
     at_row = (cells["row"] - min(rows, default=0)).to_numpy()
-    at_column = ((cells["bin_start_ns"] - found.start_ns) // max(found.width_ns, 1)).to_numpy()
+    at_column = ((cells["bin_start_ns"] - bins.start_ns) // max(bins.width_ns, 1)).to_numpy()
     shares[at_row, at_column] = (cells[column] / cells["active_ns"]).cast(pl.Float32).to_numpy()
-    first = (found.start_ns - zero_ns) / unit_ns
+    first = (bins.start_ns - zero_ns) / unit_ns
     return go.Heatmap(
         z=shares,
-        x0=first + found.width_ns / unit_ns / 2,
-        dx=found.width_ns / unit_ns,
+        x0=first + bins.width_ns / unit_ns / 2,
+        dx=bins.width_ns / unit_ns,
         y0=min(rows, default=0),
         dy=1,
         zmin=0,
@@ -167,31 +167,31 @@ def lanes_figure(rows: pl.DataFrame, window_ns: tuple[int, int], say: Say) -> go
     in order of rank, kind, lane and start; at most 2,000 that are not pieces of overlap.
     """
     unit, unit_ns = unit_of(window_ns[1] - window_ns[0])
-    placed, names = _place_events(rows.head(2 * MOST_BARS))
+    bars, names = _place_events(rows.head(2 * MOST_BARS))
     whole_ns = window_ns[1] - window_ns[0]
     figure = go.Figure()
     for name, kind, colour in _BARS:
-        chosen = placed.filter(pl.col("kind") == kind)
+        events_of_kind = bars.filter(pl.col("kind") == kind)
         if kind == "overlap":
-            chosen = chosen.filter(pl.col("name") == name)
-        if chosen.is_empty():
+            events_of_kind = events_of_kind.filter(pl.col("name") == name)
+        if events_of_kind.is_empty():
             continue
         # Cut at the window: a bar that began long before would have its name out of sight.
-        start = chosen["start_ns"].clip(lower_bound=window_ns[0])
-        end = (chosen["start_ns"] + chosen["dur_ns"]).clip(upper_bound=window_ns[1])
-        told = [shorten(text, 80) for text in chosen["name"]]
+        start = events_of_kind["start_ns"].clip(lower_bound=window_ns[0])
+        end = (events_of_kind["start_ns"] + events_of_kind["dur_ns"]).clip(upper_bound=window_ns[1])
+        labels = [shorten(text, 80) for text in events_of_kind["name"]]
         rooms = ((end - start) * (_LETTERS / whole_ns)).cast(pl.Int64).to_list()
         figure.add_bar(
             orientation="h",
             base=((start - window_ns[0]) / unit_ns).to_list(),
             x=((end - start) / unit_ns).to_list(),
-            y=chosen["row"].to_list(),
+            y=events_of_kind["row"].to_list(),
             width=0.8,
             name=say(name),
             marker={"color": colour, "line": {"width": 0}},
             text=[
                 _fitting(text, room) if kind != "overlap" else ""
-                for text, room in zip(told, rooms, strict=True)
+                for text, room in zip(labels, rooms, strict=True)
             ],
             textposition="inside",
             insidetextanchor="start",
@@ -201,7 +201,9 @@ def lanes_figure(rows: pl.DataFrame, window_ns: tuple[int, int], say: Say) -> go
             textfont={"size": 11, "color": text_on(colour)},
             customdata=[
                 [text, dur / 1e3, detail or ""]
-                for text, dur, detail in zip(told, chosen["dur_ns"], chosen["detail"], strict=True)
+                for text, dur, detail in zip(
+                    labels, events_of_kind["dur_ns"], events_of_kind["detail"], strict=True
+                )
             ],
             hovertemplate="%{customdata[0]}<br>%{customdata[1]:,.3f} us %{customdata[2]}"
             "<extra></extra>",
@@ -248,16 +250,16 @@ def _place_events(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
                 "seat": pl.Int64},
         orient="row",
     )  # fmt: skip
-    placed = (
+    rows_with_places = (
         numbered.with_columns(end_ns=pl.Series(ends, dtype=pl.Int64))
         .join(seats, on=["lane_number", "start_ns", "end_ns"], how="left", maintain_order="left")
         .sort("lane_number", "seat", maintain_order=True)
         .with_columns(row=pl.struct("lane_number", "seat").rle_id().cast(pl.Int64))
     )
-    firsts = placed.unique("row", keep="first", maintain_order=True)
+    firsts = rows_with_places.unique("row", keep="first", maintain_order=True)
     several = rows["rank"].n_unique() > 1
     names = []
     for rank, lane_name, seat in firsts["rank", "lane", "seat"].rows():
-        told = f"rank {rank} · {lane_name}" if several else lane_name
-        names.append(told if not seat else f"{told} ({seat + 1})")
-    return placed, names
+        label = f"rank {rank} · {lane_name}" if several else lane_name
+        names.append(label if not seat else f"{label} ({seat + 1})")
+    return rows_with_places, names

@@ -38,25 +38,25 @@ def trends_figure(
         ("Exposed communication by kind", _kinds(captures, exposed, say)),
         ("Imbalance: most over mean", _imbalance(captures, say)),
     ]
-    shown = [(title, traces, unit) for title, (traces, unit) in panels if traces]
+    panels_here = [(title, traces, unit) for title, (traces, unit) in panels if traces]
     figure = make_subplots(
-        rows=len(shown), cols=1, shared_xaxes=True,
-        subplot_titles=[say(title) for title, _, _ in shown],
-        vertical_spacing=0.32 / max(len(shown), 1) / 1.6,
+        rows=len(panels_here), cols=1, shared_xaxes=True,
+        subplot_titles=[say(title) for title, _, _ in panels_here],
+        vertical_spacing=0.32 / max(len(panels_here), 1) / 1.6,
     )  # fmt: skip
-    for number, (_, traces, unit) in enumerate(shown, start=1):
+    for number, (_, traces, unit) in enumerate(panels_here, start=1):
         figure.add_traces(traces, rows=number, cols=1)
         figure.update_yaxes(title={"text": unit}, rangemode="tozero", row=number, col=1)
     for title in figure.layout.annotations:
         title.update(x=0, xanchor="left", font={"size": 13})
-    _mark_changes(figure, captures, changes, [title for title, _, _ in shown])
-    lay_out(figure, say, "", height_px=100 + _PANEL_PX * len(shown))
+    _mark_changes(figure, captures, changes, [title for title, _, _ in panels_here])
+    lay_out(figure, say, "", height_px=100 + _PANEL_PX * len(panels_here))
     figure.update_layout(hovermode="x unified", legend={"y": 1.04}, margin={"t": 70})
     if not is_dated(captures):
-        figure.update_xaxes(dtick=1, row=len(shown), col=1)
-        figure.update_xaxes(title={"text": say("capture")}, row=len(shown), col=1)
+        figure.update_xaxes(dtick=1, row=len(panels_here), col=1)
+        figure.update_xaxes(title={"text": say("capture")}, row=len(panels_here), col=1)
     else:
-        figure.update_xaxes(title={"text": say("start, UTC")}, row=len(shown), col=1)
+        figure.update_xaxes(title={"text": say("start, UTC")}, row=len(panels_here), col=1)
     return figure
 
 
@@ -149,13 +149,13 @@ def _parts(captures: pl.DataFrame, say: Say) -> tuple[list[Any], str]:
 
 
 def _ratios(captures: pl.DataFrame, say: Say) -> tuple[list[Any], str]:
-    told = (
+    ratios = (
         ("Kernel MFU", "kernel_mfu_causal_ratio", COMPUTING),
         ("Communication masked", "masking_ratio", MASKED),
     )
     return [
         _line(captures, captures, (captures[column] * 100).to_list(), say(name), colour, "%")
-        for name, column, colour in told
+        for name, column, colour in ratios
         if captures[column].null_count() < captures.height
     ], "%"
 
@@ -172,12 +172,12 @@ def _kinds(captures: pl.DataFrame, exposed: pl.DataFrame, say: Say) -> tuple[lis
 
 
 def _imbalance(captures: pl.DataFrame, say: Say) -> tuple[list[Any], str]:
-    told = (
+    ratios = (
         ("computing of ranks", "rank_imbalance", SERIES[3]),
         ("tokens of experts", "expert_imbalance", SERIES[4]),
     )
     return [
         _line(captures, captures, captures[column].to_list(), say(name), colour, "x")
-        for name, column, colour in told
+        for name, column, colour in ratios
         if captures[column].null_count() < captures.height
     ], say("max / mean")

@@ -37,10 +37,10 @@ Panel = timeseries.Panel | stat.Panel | bargauge.Panel | table.Panel | barchart.
 
 
 def _query(expr: str, legend: str, *, instant: bool = False) -> prometheus.Dataquery:
-    found = prometheus.Dataquery().expr(expr).legend_format(legend).datasource(_SOURCE)
+    query = prometheus.Dataquery().expr(expr).legend_format(legend).datasource(_SOURCE)
     if not instant:
-        return found.range()
-    return found.instant().format(prometheus_models.PromQueryFormat.TABLE)
+        return query.range()
+    return query.instant().format(prometheus_models.PromQueryFormat.TABLE)
 
 
 def _queries(panel: Any, targets: tuple[tuple[str, str], ...], *, instant: bool = False) -> Any:
@@ -53,13 +53,13 @@ def lines(
     title: str,
     *targets: tuple[str, str],
     unit: str,
-    told: str,
+    note: str,
     width: int = 12,
     stacked: bool = False,
 ) -> timeseries.Panel:
     """Values over time; `targets` are (PromQL, legend)."""
     panel = (
-        timeseries.Panel().title(title).description(told).unit(unit).span(width).height(8)
+        timeseries.Panel().title(title).description(note).unit(unit).span(width).height(8)
         .line_width(2).fill_opacity(0).show_points(common_models.VisibilityMode.AUTO)
         .legend(
             common.VizLegendOptions()
@@ -82,8 +82,8 @@ def lines(
                 id_val="color", value={"mode": "fixed", "fixedColor": colour}
             )
             panel = panel.override_by_name(name, [fixed])
-    found: timeseries.Panel = _queries(panel, targets)
-    return found
+    lines_panel: timeseries.Panel = _queries(panel, targets)
+    return lines_panel
 
 
 def number(
@@ -91,7 +91,7 @@ def number(
     expr: str,
     *,
     unit: str,
-    told: str,
+    note: str,
     legend: str = "{{run}}",
     width: int = 4,
     steps: tuple[tuple[float | None, str], ...] = ((None, "blue"),),
@@ -100,36 +100,36 @@ def number(
     thresholds = dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE)
     thresholds = thresholds.steps([models.Threshold(value, colour) for value, colour in steps])
     panel = (
-        stat.Panel().title(title).description(told).unit(unit).span(width).height(4)
+        stat.Panel().title(title).description(note).unit(unit).span(width).height(4)
         .thresholds(thresholds).graph_mode(common_models.BigValueGraphMode.AREA)
         .reduce_options(_LAST)
     )  # fmt: skip
-    found: stat.Panel = _queries(panel, ((expr, legend),))
-    return found
+    result: stat.Panel = _queries(panel, ((expr, legend),))
+    return result
 
 
-def bars(title: str, expr: str, legend: str, *, unit: str, told: str) -> bargauge.Panel:
+def bars(title: str, expr: str, legend: str, *, unit: str, note: str) -> bargauge.Panel:
     """Values of now, one bar each."""
     panel = (
-        bargauge.Panel().title(title).description(told).unit(unit).span(12).height(9).min(0)
+        bargauge.Panel().title(title).description(note).unit(unit).span(12).height(9).min(0)
         .orientation(common_models.VizOrientation.HORIZONTAL)
         .display_mode(common_models.BarGaugeDisplayMode.BASIC)
         .reduce_options(_LAST)
         .color_scheme(dashboard.FieldColor().mode(models.FieldColorModeId.CONTINUOUS_BL_PU))
     )  # fmt: skip
-    found: bargauge.Panel = _queries(panel, ((expr, legend),))
-    return found
+    result: bargauge.Panel = _queries(panel, ((expr, legend),))
+    return result
 
 
-def rows(title: str, *exprs: str, told: str, hidden: tuple[str, ...] = ()) -> table.Panel:
+def rows(title: str, *exprs: str, note: str, hidden: tuple[str, ...] = ()) -> table.Panel:
     """Labels and values of now as a table."""
     drop: dict[str, object] = dict.fromkeys(["Time", "__name__", "instance", "job", *hidden], True)
     organized = models.DataTransformerConfig(id_val="organize", options={"excludeByName": drop})
     merged = models.DataTransformerConfig(id_val="merge", options={})
-    panel = table.Panel().title(title).description(told).span(12).height(9)
+    panel = table.Panel().title(title).description(note).span(12).height(9)
     panel = panel.with_transformation(merged).with_transformation(organized)
-    found: table.Panel = _queries(panel, tuple((expr, "") for expr in exprs), instant=True)
-    return found
+    result: table.Panel = _queries(panel, tuple((expr, "") for expr in exprs), instant=True)
+    return result
 
 
 def _variable(name: Literal["run", "rank"], query: str) -> dashboard.QueryVariable:
@@ -143,11 +143,11 @@ def _variable(name: Literal["run", "rank"], query: str) -> dashboard.QueryVariab
 
 
 def whole_dashboard(
-    uid: str, title: str, told: str, panels: tuple[Panel, ...]
+    uid: str, title: str, note: str, panels: tuple[Panel, ...]
 ) -> dashboard.Dashboard:
     """A dashboard of all panels, with the choice of source, run and rank on top."""
-    found = (
-        dashboard.Dashboard(title).uid(uid).description(told).tags(["npuscope", "ascend"])
+    board = (
+        dashboard.Dashboard(title).uid(uid).description(note).tags(["npuscope", "ascend"])
         .refresh("1m").time("now-24h", "now").timezone("browser").editable()
         .tooltip(models.DashboardCursorSync.CROSSHAIR)
         .link(
@@ -159,8 +159,8 @@ def whole_dashboard(
         .with_variable(_variable("rank", 'label_values(npuscope_rank_info{run=~"$run"}, rank)'))
     )  # fmt: skip
     for panel in panels:
-        found = found.with_panel(panel)
-    return found
+        board = board.with_panel(panel)
+    return board
 
 
 FOLDER = Path(__file__).parent
@@ -175,95 +175,95 @@ def overview() -> dashboard.Dashboard:
             number(
                 "MFU", f'npuscope_mfu_ratio{{{RUN}, convention="kernel_causal"}}',
                 unit="percentunit",
-                told="FLOPs of kernels by their shapes over the peak, attention as causal.",
+                note="FLOPs of kernels by their shapes over the peak, attention as causal.",
             ),
             number(
                 "Step", f"npuscope_step_seconds{{{RUN}}}", unit="s",
-                told="Length of a step on the rank where it is longest.",
+                note="Length of a step on the rank where it is longest.",
             ),
             number(
                 "Masked communication", f"npuscope_job_masking_ratio{{{RUN}}}",
-                unit="percentunit", told="Communication hidden behind compute, of all of it.",
+                unit="percentunit", note="Communication hidden behind compute, of all of it.",
                 steps=((None, "red"), (0.3, "orange"), (0.6, "green")),
             ),
             number(
                 "Exposed communication", f"sum by (run) (npuscope_exposed_seconds{{{RUN}}})",
-                unit="s", told="Communication of a mean rank and step that no compute hides.",
+                unit="s", note="Communication of a mean rank and step that no compute hides.",
             ),
             number(
                 "Suspected ranks",
                 f"count by (run) (npuscope_rank_suspect_captures{{{RUN}}} > 0)"
                 f" or 0 * npuscope_capture_ranks{{{RUN}}}",
-                unit="short", told="Ranks that others wait for, by tests; see the table below.",
+                unit="short", note="Ranks that others wait for, by tests; see the table below.",
                 steps=((None, "green"), (1, "orange")),
             ),
             number(
                 "Age of the profile",
                 f"time() - npuscope_last_ingest_timestamp_seconds{{{RUN}}}", unit="s",
-                told="Since a rank of the newest capture was ingested.",
+                note="Since a rank of the newest capture was ingested.",
                 steps=((None, "green"), (3600, "orange"), (7200, "red")),
             ),
             lines(
                 "MFU by convention", (f"npuscope_mfu_ratio{{{RUN}}}", "{{run}} {{convention}}"),
-                unit="percentunit", told="Which FLOPs are counted: see npuscope_mfu_ratio's help.",
+                unit="percentunit", note="Which FLOPs are counted: see npuscope_mfu_ratio's help.",
             ),
             lines(
                 "Beside the baseline",
                 (f"npuscope_baseline_ratio{{{RUN}}}", "{{run}} {{measure}}"), unit="percentunit",
-                told="Measures of the newest capture over those of the exporter's --baseline.",
+                note="Measures of the newest capture over those of the exporter's --baseline.",
             ),
             lines(
                 "Parts of a step",
                 (f"avg by (part) (npuscope_step_part_seconds{{{RUN}}})", "{{part}}"),
-                unit="s", told="Of a mean rank and step, mean of the chosen runs.", stacked=True,
+                unit="s", note="Of a mean rank and step, mean of the chosen runs.", stacked=True,
             ),
             bars(
                 "From the peak to what is achieved",
                 f"sort_desc(avg by (term) (npuscope_loss_ratio{{{RUN}}}))", "{{term}}",
                 unit="percentunit",
-                told="Share of the time that each loss takes; achieved is what is left: MFU.",
+                note="Share of the time that each loss takes; achieved is what is left: MFU.",
             ),
             bars(
                 "What findings would gain",
                 f"sort_desc(avg by (finding) (npuscope_predicted_gain_seconds{{{RUN}}} > 0))",
                 "{{finding}}", unit="s",
-                told="Predicted by a replay, per step; each alone: gains do not add up.",
+                note="Predicted by a replay, per step; each alone: gains do not add up.",
             ),
             lines(
                 "Exposed communication by kind",
                 (f"npuscope_exposed_seconds{{{RUN}}}", "{{run}} {{kind}}"), unit="s",
-                told="Per step of a mean rank; kinds add up.",
+                note="Per step of a mean rank; kinds add up.",
             ),
             lines(
                 "Masking by kind", (f"npuscope_masking_ratio{{{RUN}}}", "{{run}} {{kind}}"),
-                unit="percentunit", told="How much of a kind's communication compute hides.",
+                unit="percentunit", note="How much of a kind's communication compute hides.",
             ),
             lines(
                 "Waiting of pipeline stages",
                 (f"npuscope_pipeline_wait_ratio{{{RUN}}}", "{{run}} stage {{stage}}"),
-                unit="percentunit", told="Waiting to receive, of the time of a step.",
+                unit="percentunit", note="Waiting to receive, of the time of a step.",
             ),
             rows(
                 "Slow ranks and where they run",
                 f"npuscope_rank_suspect_info{{{RANK}}} * on (instance, run, rank)"
                 f" group_left (node, device_id) npuscope_rank_info{{{RANK}}}",
-                told="Who makes others wait, and why: host, compute, frequency, tokens or link.",
+                note="Who makes others wait, and why: host, compute, frequency, tokens or link.",
                 hidden=("Value",),
             ),
             lines(
                 "Waiting that a rank causes",
                 (f"topk(10, npuscope_rank_caused_wait_seconds{{{RANK}}})", "{{run}} {{rank}}"),
-                unit="s", told="Of all others together, per step.",
+                unit="s", note="Of all others together, per step.",
             ),
             lines(
                 "Longest steps by rank",
                 (f"topk(10, npuscope_rank_step_seconds{{{RANK}}})", "{{run}} {{rank}}"),
-                unit="s", told="Mean of the capture's steps.",
+                unit="s", note="Mean of the capture's steps.",
             ),
             lines(
                 "Least masked ranks",
                 (f"bottomk(10, npuscope_rank_masking_ratio{{{RANK}}})", "{{run}} {{rank}}"),
-                unit="percentunit", told="Communication hidden behind compute.",
+                unit="percentunit", note="Communication hidden behind compute.",
             ),
         ),
     )  # fmt: skip
@@ -279,47 +279,47 @@ def experts() -> dashboard.Dashboard:
             number(
                 "Mean of layers", f"avg by (run, phase) ({load}_max_over_mean{{{RUN}}})",
                 unit="short", legend="{{run}} {{phase}}", width=8,
-                told="Tokens of the most loaded expert over the mean; 1 is even.",
+                note="Tokens of the most loaded expert over the mean; 1 is even.",
                 steps=((None, "green"), (1.5, "orange"), (2, "red")),
             ),
             number(
                 "Worst layer", f"max by (run, phase) ({load}_max_over_mean{{{RUN}}})",
                 unit="short", legend="{{run}} {{phase}}", width=8,
-                told="The layer with the most uneven load.",
+                note="The layer with the most uneven load.",
                 steps=((None, "green"), (2, "orange"), (4, "red")),
             ),
             number(
                 "Cold experts", f"sum by (run, phase) (npuscope_expert_cold_experts{{{RUN}}})",
                 unit="short", legend="{{run}} {{phase}}", width=8,
-                told="With less than a tenth of the mean load, all layers together.",
+                note="With less than a tenth of the mean load, all layers together.",
             ),
             lines(
                 "Most loaded expert over the mean, by layer",
                 (f"topk(12, {load}_max_over_mean{{{RUN}}})", "{{run}} {{phase}} layer {{layer}}"),
-                unit="short", told="The twelve most uneven layers.", width=24,
+                unit="short", note="The twelve most uneven layers.", width=24,
             ),
             lines(
                 "Coefficient of variation",
                 (f"avg by (run, phase) ({load}_cv{{{RUN}}})", "{{run}} {{phase}} mean"),
                 (f"max by (run, phase) ({load}_cv{{{RUN}}})", "{{run}} {{phase}} worst"),
-                unit="short", told="Standard deviation of loads over their mean.",
+                unit="short", note="Standard deviation of loads over their mean.",
             ),
             lines(
                 "Gini coefficient",
                 (f"avg by (run, phase) ({load}_gini{{{RUN}}})", "{{run}} {{phase}} mean"),
                 (f"max by (run, phase) ({load}_gini{{{RUN}}})", "{{run}} {{phase}} worst"),
-                unit="short", told="0 is even.",
+                unit="short", note="0 is even.",
             ),
             bars(
                 "Most loaded experts: tokens",
                 f"sort_desc(topk(16, npuscope_expert_top_tokens{{{RUN}, position=\"1\"}}))",
                 "{{run}} {{phase}} layer {{layer}}", unit="short",
-                told="Tokens per step of the most loaded expert of each layer.",
+                note="Tokens per step of the most loaded expert of each layer.",
             ),
             rows(
                 "Most loaded experts: which",
                 f'npuscope_expert_top_expert{{{RUN}, position=~"1|2|3"}}',
-                told="Value is the expert's number. Positions, not experts, are labels: a series"
+                note="Value is the expert's number. Positions, not experts, are labels: a series"
                 " does not end when another expert becomes the most loaded.",
             ),
         ),
@@ -334,66 +334,66 @@ def platform() -> dashboard.Dashboard:
         (
             number(
                 "Stores that can be read", "sum(npuscope_up)", unit="short", legend="stores",
-                told="Exporters whose last attempt succeeded.",
+                note="Exporters whose last attempt succeeded.",
                 steps=((None, "red"), (1, "green")),
             ),
             number(
                 "Series", "sum(npuscope_exporter_series)", unit="short", legend="series",
-                told="Of all runs.",
+                note="Of all runs.",
             ),
             number(
                 "Series left out", "sum(npuscope_exporter_dropped_series)", unit="short",
-                legend="left out", told="Beyond --max-series.",
+                legend="left out", note="Beyond --max-series.",
                 steps=((None, "green"), (1, "orange")),
             ),
             number(
                 "Quarantined profiles", "sum(npuscope_watch_quarantined_captures)", unit="short",
-                legend="profiles", told="They cannot be read; the watcher's log says why.",
+                legend="profiles", note="They cannot be read; the watcher's log says why.",
                 steps=((None, "green"), (1, "red")),
             ),
             number(
                 "Waiting profiles", "sum(npuscope_watch_waiting_captures)", unit="short",
-                legend="profiles", told="Found, and not finished or not ingested yet.",
+                legend="profiles", note="Found, and not finished or not ingested yet.",
             ),
             number(
                 "Since the watcher looked",
                 "max(time() - npuscope_watch_last_poll_timestamp_seconds)", unit="s",
-                legend="seconds", told="It looks every few seconds.",
+                legend="seconds", note="It looks every few seconds.",
                 steps=((None, "green"), (300, "orange"), (900, "red")),
             ),
             lines(
                 "Ranks ingested", ("rate(npuscope_watch_ranks_ingested_total[15m])", "ranks"),
-                unit="ops", told="Per second.",
+                unit="ops", note="Per second.",
             ),
             lines(
                 "Errors",
                 ("increase(npuscope_watch_errors_total[15m])", "watch"),
                 ("increase(npuscope_exporter_errors_total[15m])", "exporter"),
-                unit="short", told="In a quarter of an hour.",
+                unit="short", note="In a quarter of an hour.",
             ),
             lines(
                 "Bytes read", ("rate(npuscope_watch_read_bytes_total[15m])", "bytes"), unit="Bps",
-                told="Of the files of profiles, per second.",
+                note="Of the files of profiles, per second.",
             ),
             lines(
                 "Gathering samples", ("npuscope_exporter_refresh_seconds", "{{instance}}"),
-                unit="s", told="Once for every version of the store, not for every scrape.",
+                unit="s", note="Once for every version of the store, not for every scrape.",
             ),
             rows(
-                "Runs", f"npuscope_capture_info{{{RUN}}}", told="Newest capture of each run.",
+                "Runs", f"npuscope_capture_info{{{RUN}}}", note="Newest capture of each run.",
                 hidden=("Value",),
             ),
             lines(
                 "Ranks in the newest capture", (f"npuscope_capture_ranks{{{RUN}}}", "{{run}}"),
-                unit="short", told="Fewer than before: some were not profiled, or not read.",
+                unit="short", note="Fewer than before: some were not profiled, or not read.",
             ),
             rows(
                 "Where ranks run", f"npuscope_rank_info{{{RANK}}}",
-                told="Join with npu-exporter by node and chip.", hidden=("Value",),
+                note="Join with npu-exporter by node and chip.", hidden=("Value",),
             ),
             lines(
                 "Trainer's log: loss", (f"npuscope_train_loss{{{RUN}}}", "{{run}}"), unit="short",
-                told="Where watch or ingest has the log.",
+                note="Where watch or ingest has the log.",
             ),
         ),
     )  # fmt: skip
@@ -407,61 +407,61 @@ def training_health() -> dashboard.Dashboard:
         (
             number(
                 "Goodput", f"npuscope_health_goodput_ratio{{{RUN}}}", unit="percentunit",
-                told="Time of steps, each once, of the time that passed; where the log has times.",
+                note="Time of steps, each once, of the time that passed; where the log has times.",
                 steps=((None, "red"), (0.9, "orange"), (0.95, "green")),
             ),
             number(
                 "Step", f"npuscope_train_step{{{RUN}}}", unit="short",
-                told="The last that was logged.",
+                note="The last that was logged.",
             ),
             number(
                 "Spikes within an hour",
                 f"delta(npuscope_health_grad_norm_spikes{{{RUN}}}[1h])", unit="short",
-                told="Of the gradient norm: far above the median of the steps before.",
+                note="Of the gradient norm: far above the median of the steps before.",
                 steps=((None, "green"), (1, "orange"), (3, "red")),
             ),
             number(
                 "Steps without a number", f"npuscope_health_not_finite_steps{{{RUN}}}",
-                unit="short", told="Loss or gradients were no number, since the log began.",
+                unit="short", note="Loss or gradients were no number, since the log began.",
                 steps=((None, "green"), (1, "red")),
             ),
             number(
                 "Skipped steps", f"npuscope_health_skipped_steps{{{RUN}}}", unit="short",
-                told="Iterations whose update was skipped, since the log began.",
+                note="Iterations whose update was skipped, since the log began.",
                 steps=((None, "green"), (1, "orange")),
             ),
             number(
                 "Steps in half an hour", f"delta(npuscope_train_step{{{RUN}}}[30m])",
-                unit="short", told="0: the job has ended, hangs, or its log is not read.",
+                unit="short", note="0: the job has ended, hangs, or its log is not read.",
                 steps=((None, "red"), (1, "green")),
             ),
             lines(
                 "Loss", (f"npuscope_train_loss{{{RUN}}}", "{{run}}"), unit="short",
-                told="Of the last logged step.",
+                note="Of the last logged step.",
             ),
             lines(
                 "Gradient norm", (f"npuscope_train_grad_norm{{{RUN}}}", "{{run}}"), unit="short",
-                told="Of the last logged step: scrapes see a spike only if they meet its step.",
+                note="Of the last logged step: scrapes see a spike only if they meet its step.",
             ),
             lines(
                 "Spikes so far",
                 (f"npuscope_health_grad_norm_spikes{{{RUN}}}", "{{run}} gradient norm"),
                 (f"npuscope_health_loss_spikes{{{RUN}}}", "{{run}} loss"), unit="short",
-                told="Counted over all logged steps, also those that no scrape met.",
+                note="Counted over all logged steps, also those that no scrape met.",
             ),
             lines(
                 "Time of a step", (f"npuscope_train_step_seconds{{{RUN}}}", "{{run}}"), unit="s",
-                told="As logged.",
+                note="As logged.",
             ),
             lines(
                 "Tokens per second",
                 (f"npuscope_train_tokens_per_second{{{RUN}}}", "{{run}}"), unit="short",
-                told="As logged: of the job or of one device.",
+                note="As logged: of the job or of one device.",
             ),
             lines(
                 "Phases of reinforcement learning",
                 (f"avg by (phase) (npuscope_health_phase_seconds{{{RUN}}})", "{{phase}}"),
-                unit="s", told="Mean of all logged steps; phases add up to the step.", stacked=True,
+                unit="s", note="Mean of all logged steps; phases add up to the step.", stacked=True,
             ),
         ),
     )  # fmt: skip

@@ -23,8 +23,8 @@ _UNITS = frozenset({"ms", "us", "MiB", "MB", "GiB"})
 @cache
 def catalogs() -> dict[str, Path]:
     """The catalog of each language, by the language's code: `zh`."""
-    found = Path(__file__).parent.glob("*/LC_MESSAGES/npuscope.po")
-    return {path.parents[1].name.partition("_")[0]: path for path in sorted(found)}
+    files = Path(__file__).parent.glob("*/LC_MESSAGES/npuscope.po")
+    return {path.parents[1].name.partition("_")[0]: path for path in sorted(files)}
 
 
 @cache
@@ -43,15 +43,15 @@ def language_of(code: str) -> Say:
         return str
     if code not in catalogs():
         raise UsageError(f"--lang {code}: choose one of {', '.join(('en', *catalogs()))}")
-    told = catalog(catalogs()[code])
+    words_of = catalog(catalogs()[code])
 
     def say(text: str) -> str:
         if isinstance(text, Message):
-            return fill(told.get(text.template, text.template), text.values, say)
+            return fill(words_of.get(text.template, text.template), text.values, say)
         words, _, unit = text.rpartition(" ")
-        if text in told or unit not in _UNITS:
-            return told.get(text, text)
-        return f"{told.get(words, words)} {unit}"
+        if text in words_of or unit not in _UNITS:
+            return words_of.get(text, text)
+        return f"{words_of.get(words, words)} {unit}"
 
     return say
 
@@ -59,8 +59,8 @@ def language_of(code: str) -> Say:
 def label_of(name: str, words: str, say: Say) -> str:
     """What `name` is called: by itself where it has a template of its own, else by its words,
     which may mean something else elsewhere."""
-    told = say(name)
-    return say(words) if told == name else told
+    label = say(name)
+    return say(words) if label == name else label
 
 
 @cache
@@ -70,7 +70,7 @@ def catalog(path: Path) -> dict[str, str]:
     Babel writes these files, and they are read as they are: gettext's own module takes only their
     compiled form, which would be one more file to keep in step (docs/decisions).
     """
-    found: dict[str, str] = {}
+    by_text: dict[str, str] = {}
     for entry in path.read_text(encoding="utf-8").split("\n\n"):
         if re.search("^#(~|,.*fuzzy)", entry, re.MULTILINE):
             continue
@@ -80,5 +80,5 @@ def catalog(path: Path) -> dict[str, str]:
             for kind, lines in parts
         }
         if texts.get("msgid") and texts["msgstr"]:
-            found[texts["msgid"]] = texts["msgstr"]
-    return found
+            by_text[texts["msgid"]] = texts["msgstr"]
+    return by_text

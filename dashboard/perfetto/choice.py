@@ -46,7 +46,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class RankChoice:
     """Ranks in order; `start_ns`: the capture's first instant; `clock` as in ranks; `messages`
     on what was asked for and is not there."""
 
@@ -86,24 +86,24 @@ def _parse_steps(text: str) -> tuple[int, int]:
 
 
 def _parse_window(text: str) -> tuple[int, int]:
-    found = _WINDOW.fullmatch(text.strip())
-    if not found or not (found[1] or found[2]):
+    match = _WINDOW.fullmatch(text.strip())
+    if not match or not (match[1] or match[2]):
         raise UsageError(f"--window {text}: give milliseconds such as 120-180.5, 120- or -180.5")
-    from_ns = int(Decimal(found[1]) * 1_000_000) if found[1] else 0
-    to_ns = int(Decimal(found[2]) * 1_000_000) if found[2] else AFTER_NS
+    from_ns = int(Decimal(match[1]) * 1_000_000) if match[1] else 0
+    to_ns = int(Decimal(match[2]) * 1_000_000) if match[2] else AFTER_NS
     if not from_ns < to_ns <= AFTER_NS:
         raise UsageError(f"--window {text}: it ends before it begins")
     return from_ns, to_ns
 
 
 def _parse_tracks(text: str) -> tuple[str, ...]:
-    asked = {part.strip() for part in text.split(",")}
-    if unknown := sorted(asked - set(TRACKS)):
+    words = {part.strip() for part in text.split(",")}
+    if unknown := sorted(words - set(TRACKS)):
         raise UsageError(f"--tracks {text}: no {unknown[0]!r}; there are {', '.join(TRACKS)}")
-    return tuple(name for name in TRACKS if name in asked)
+    return tuple(name for name in TRACKS if name in words)
 
 
-def choose(con: duckdb.DuckDBPyConnection, choice: Choice) -> Chosen:
+def choose(con: duckdb.DuckDBPyConnection, choice: Choice) -> RankChoice:
     """The ranks that a choice means, each with its stretch of time.
 
     Raises UsageError where it means no capture, several, or nothing in it, and TraceNotFound where
@@ -143,7 +143,7 @@ def choose(con: duckdb.DuckDBPyConnection, choice: Choice) -> Chosen:
     left_out = sorted({row[0] for row in rows} - {place.rank for place in places})
     if left_out:
         messages.append(f"{ranks_named(left_out)}: none of the steps, left out")
-    return Chosen(
+    return RankChoice(
         tuple(places),
         start_ns,
         clocks.pop() if len(clocks) == 1 else None,
@@ -160,20 +160,20 @@ def _title(rank: int, host: str | None, device: int | None) -> str:
 def _capture(con: duckdb.DuckDBPyConnection, choice: Choice) -> tuple[str, str]:
     """The one capture that is meant."""
     every = con.execute("select distinct run, capture from ranks order by run, capture").fetchall()
-    found = [
+    captures = [
         (run, capture)
         for run, capture in every
         if choice.run in (None, run) and choice.capture in (None, capture)
     ]
-    if len(found) == 1:
-        run, capture = found[0]
+    if len(captures) == 1:
+        run, capture = captures[0]
         return str(run), str(capture)
     if not every:
         raise TraceNotFound("no rank here: see `npuscope sql PATH 'from ranks'`")
-    named = "; ".join(f"--run {run} --capture {capture}" for run, capture in found or every)
-    if not found:
+    named = "; ".join(f"--run {run} --capture {capture}" for run, capture in captures or every)
+    if not captures:
         raise UsageError(f"no such capture: there is {named}")
-    raise UsageError(f"a trace shows one of {len(found)} captures, give {named}")
+    raise UsageError(f"a trace shows one of {len(captures)} captures, give {named}")
 
 
 def _step_spans(
@@ -194,13 +194,13 @@ def _step_spans(
             and start_ns < end_ns
         group by rank"""
     values = {"run": run, "capture": capture, "first": steps[0], "last": steps[1]}
-    found = {rank: (start, end) for rank, start, end in con.execute(query, values).fetchall()}
-    if not found:
+    spans = {rank: (start, end) for rank, start, end in con.execute(query, values).fetchall()}
+    if not spans:
         there = "select distinct step from (select run, capture, step from steps union select run,"
         there += " capture, step from step_summary) where run = ? and capture = ?"
-        known = [step for (step,) in con.execute(there, [run, capture]).fetchall()]
-        named = numbers(step for step in known if step is not None) or "none"
+        steps_here = [step for (step,) in con.execute(there, [run, capture]).fetchall()]
+        named = numbers(step for step in steps_here if step is not None) or "none"
         first, last = steps
-        asked = f"step {first}" if first == last else f"step {first}-{last}"
-        raise UsageError(f"no {asked} with a time in {capture}: there is {named}")
-    return found
+        words = f"step {first}" if first == last else f"step {first}-{last}"
+        raise UsageError(f"no {words} with a time in {capture}: there is {named}")
+    return spans

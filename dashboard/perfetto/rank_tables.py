@@ -17,7 +17,7 @@ from npuscope.collector.store.manifest import Manifest, is_store, manifests
 from npuscope.errors import UsageError
 from npuscope.profile import OpenTables, summary_versions
 
-from .choice import AFTER_NS, ALL_STEPS, BEFORE_NS, Choice, Chosen, Place, choose
+from .choice import AFTER_NS, ALL_STEPS, BEFORE_NS, Choice, Place, RankChoice, choose
 from .instants import ms_after_start
 from .slice_rows import statements
 from .trace_size import ExpectedTrace, expect
@@ -37,28 +37,28 @@ class Trace:
     con: duckdb.DuckDBPyConnection
     target: Path
     choice: Choice
-    chosen: Chosen
+    chosen: RankChoice
     stored: Mapping[int, Manifest] | None
 
 
 def trace_of(data: OpenTables, choice: Choice) -> Trace:
     """What a choice means in opened tables. Raises as `choose` does."""
-    chosen = choose(data.con, choice)
+    choice_of = choose(data.con, choice)
     stored = None
     if is_store(data.target):
-        keys = {(rank.run, rank.capture, rank.rank) for rank in chosen.places}
+        keys = {(rank.run, rank.capture, rank.rank) for rank in choice_of.places}
         every = manifests(data.target)
         stored = {m.rank: m for m in every if (m.run, m.capture, m.rank) in keys}
-    return Trace(data.con, data.target, choice, chosen, stored)
+    return Trace(data.con, data.target, choice, choice_of, stored)
 
 
 def expected_of(trace: Trace) -> ExpectedTrace:
     """How much a trace will hold. Raises UsageError where that is nothing."""
     ranks, tracks = trace.chosen.places, trace.choice.tracks
     with _tables(trace, ranks) as con:
-        found = expect(con, ranks, tracks)
-        if found is not None:
-            return found
+        expectation = expect(con, ranks, tracks)
+        if expectation is not None:
+            return expectation
         always = expect(con, [replace(r, from_ns=BEFORE_NS, to_ns=AFTER_NS) for r in ranks], tracks)
     named = ranks_named(rank.rank for rank in ranks)
     if always is None or trace.chosen.start_ns is None:
@@ -80,8 +80,8 @@ def _tables(
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Tables of some ranks, and no others' where they stand in a store, with an engine's limits."""
     if trace.stored is not None:
-        found = [trace.stored[rank.rank] for rank in ranks]
-        con = store.over(trace.target, found, summaries=summary_versions(), spill=spill)
+        files = [trace.stored[rank.rank] for rank in ranks]
+        con = store.over(trace.target, files, summaries=summary_versions(), spill=spill)
     else:
         con = store.open(
             trace.target, summaries=summary_versions(), writable=Path("/dev/fd"), spill=spill

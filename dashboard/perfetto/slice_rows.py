@@ -49,9 +49,9 @@ def place(con: duckdb.DuckDBPyConnection, source: str, *, nested: bool) -> None:
         con.execute(sql["crossing"])
         lanes = nested_lanes(_asked_slices(con))
     batch: list[tuple[int, int, int, int]] = []
-    for placed in lanes:
-        if placed[3]:
-            batch.append(placed)
+    for event in lanes:
+        if event[3]:
+            batch.append(event)
         if len(batch) == _BATCH:
             _keep(con, batch)
             batch = []

@@ -48,14 +48,14 @@ _HEAD = '{"displayTimeUnit":"ns","otherData":{"producer":"npuscope'
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class TraceSummary:
     """Events of a trace by kind (`names`: of processes and threads), and its size on disk."""
 
     event_counts: dict[str, int]
     size_bytes: int
 
 
-def write(trace: Trace, out: Path, expected: ExpectedTrace) -> Written:
+def write(trace: Trace, out: Path, expected: ExpectedTrace) -> TraceSummary:
     """Write a trace to `out`, compressed where its name ends in `.gz`.
 
     It takes its name when it is whole. Raises UsageError where `out` is something else than an
@@ -86,7 +86,7 @@ def write(trace: Trace, out: Path, expected: ExpectedTrace) -> Written:
         raise StoreError(f"{out}: cannot be written ({error.strerror or error})") from error
     finally:
         shutil.rmtree(workshop, ignore_errors=True)
-    return Written(counts, size_bytes)
+    return TraceSummary(counts, size_bytes)
 
 
 def _kinds(choice: Choice) -> list[str]:
@@ -127,7 +127,7 @@ def _write_rank(
 def _head(trace: Trace, expected: ExpectedTrace) -> str:
     """The trace up to its first event."""
     places, choice = trace.chosen.places, trace.choice
-    told: dict[str, object] = {
+    head: dict[str, object] = {
         "run": places[0].run,
         "capture": places[0].capture,
         "ranks": spans_text(spans_of(place.rank for place in places)),
@@ -135,11 +135,11 @@ def _head(trace: Trace, expected: ExpectedTrace) -> str:
         "start_ns": str(expected.zero_ns),
     }
     if choice.steps is not None:
-        told["steps"] = spans_text((choice.steps,))
+        head["steps"] = spans_text((choice.steps,))
     if trace.chosen.clock == "epoch":
-        told["start"] = utc(expected.zero_ns)
-    told["ms_after_capture_start"] = ms_after_start(expected.zero_ns, trace.chosen.start_ns)
-    rest = json.dumps(told, ensure_ascii=False)[1:]
+        head["start"] = utc(expected.zero_ns)
+    head["ms_after_capture_start"] = ms_after_start(expected.zero_ns, trace.chosen.start_ns)
+    rest = json.dumps(head, ensure_ascii=False)[1:]
     return f'{_HEAD} {__version__}",{rest},"traceEvents":[\n'
 
 
@@ -277,9 +277,9 @@ _BROWSER_BYTES_PER_BYTE = 2.6
 
 def before(trace: Trace, expected: ExpectedTrace) -> Iterator[str]:
     """What was asked for and is not there; clocks that do not agree; that it will be large."""
-    chosen = trace.chosen
-    yield from chosen.messages
-    if chosen.clock != "epoch" and len(chosen.places) > 1:
+    content = trace.chosen
+    yield from content.messages
+    if content.clock != "epoch" and len(content.places) > 1:
         yield (
             "note: not all ranks record wall-clock timestamps: their relative position has no"
             " meaning"
@@ -287,14 +287,14 @@ def before(trace: Trace, expected: ExpectedTrace) -> Iterator[str]:
     if expected.size_bytes < _LARGE_BYTES:
         return
     size = expected.size_bytes
-    told = f"large: about {number(expected.event_count)} events, {size_text(size)}"
+    sentence = f"large: about {number(expected.event_count)} events, {size_text(size)}"
     if size < _HUGE_BYTES:
         seconds = size / _OPENED_BYTES_PER_S
         memory = size * _BROWSER_BYTES_PER_BYTE / 1e9
-        told += f", which a browser opens in {seconds:,.0f} s and {memory:.1f} GB of memory"
+        sentence += f", which a browser opens in {seconds:,.0f} s and {memory:.1f} GB of memory"
     else:
-        told += ", more than most browsers open"
-    yield f"{told}; {' or '.join(_less(trace))} makes it smaller"
+        sentence += ", more than most browsers open"
+    yield f"{sentence}; {' or '.join(_less(trace))} makes it smaller"
 
 
 def _less(trace: Trace) -> Iterator[str]:
@@ -304,26 +304,26 @@ def _less(trace: Trace) -> Iterator[str]:
         yield f"--ranks {ranks[0]}"
     first, last = trace.choice.steps or (0, 1)
     if first < last and trace.choice.window_ns is None:
-        known = trace.con.execute(
+        first_step = trace.con.execute(
             "select min(step) from step_summary where run = ? and capture = ? and step >= ?",
             [trace.chosen.places[0].run, trace.chosen.places[0].capture, first],
         ).fetchall()
-        if known[0][0] is not None:
-            yield f"--steps {known[0][0]}"
+        if first_step[0][0] is not None:
+            yield f"--steps {first_step[0][0]}"
     if trace.choice.window_ns is not None:
         yield "a shorter --window"
     yield "--tracks overlap,communication"
 
 
-def written_line(trace: Trace, expected: ExpectedTrace, written: Written, out: Path) -> str:
+def written_line(trace: Trace, expected: ExpectedTrace, written: TraceSummary, out: Path) -> str:
     """What a trace holds, and which instant is its zero."""
     events = number(sum(written.event_counts.values()))
     ranks = ranks_named(place.rank for place in trace.chosen.places)
-    told = f"{out}: {events} events of {ranks}, {size_text(written.size_bytes)}"
+    line = f"{out}: {events} events of {ranks}, {size_text(written.size_bytes)}"
     zero = utc(expected.zero_ns) if trace.chosen.clock == "epoch" else None
     since = ms_after_start(expected.zero_ns, trace.chosen.start_ns)
-    told += f"; 0 is {zero}" if zero else ""
+    line += f"; 0 is {zero}" if zero else ""
     if since is not None:
-        told += f", {since} ms" if zero else f"; 0 is {since} ms"
-        told += " after the capture's start"
-    return f"{told}; open it with ui.perfetto.dev or chrome://tracing"
+        line += f", {since} ms" if zero else f"; 0 is {since} ms"
+        line += " after the capture's start"
+    return f"{line}; open it with ui.perfetto.dev or chrome://tracing"

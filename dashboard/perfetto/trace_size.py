@@ -41,17 +41,17 @@ def expect(
     con: duckdb.DuckDBPyConnection, places: Iterable[Place], tracks: Iterable[str]
 ) -> ExpectedTrace | None:
     """What the tracks of some ranks of one capture hold; None where that is nothing."""
-    chosen = list(places)
+    places_of = list(places)
     con.execute(
         "create or replace temp table timeline_windows"
         " (run varchar, capture varchar, rank integer, from_ns bigint, to_ns bigint)"
     )
-    rows = [[p.run, p.capture, p.rank, p.from_ns, p.to_ns] for p in chosen]
+    rows = [[p.run, p.capture, p.rank, p.from_ns, p.to_ns] for p in places_of]
     con.executemany("insert into timeline_windows values (?, ?, ?, ?, ?)", rows)
-    wanted, events, size_bytes = set(tracks), 0, 0
+    track_set, events, size_bytes = set(tracks), 0, 0
     starts, ends = [], []
     for table, start, dur, shown_by, row_bytes in _TABLES:
-        if shown_by not in wanted:
+        if shown_by not in track_set:
             continue
         query = f"""
             select count(*), min(greatest(start_ns, from_ns)), max(least(start_ns + dur_ns, to_ns))
@@ -67,5 +67,5 @@ def expect(
             size_bytes += count * row_bytes
     if not starts:
         return None
-    windows = [place.from_ns for place in chosen if place.from_ns > BEFORE_NS]
+    windows = [place.from_ns for place in places_of if place.from_ns > BEFORE_NS]
     return ExpectedTrace(events, size_bytes, min(windows or starts), max(ends))

@@ -75,10 +75,10 @@ def _group_label(
 ) -> str:
     if group_hash is None:
         return "of no known group"
-    told = kind if kind not in (None, "unknown") else label
+    purpose = kind if kind not in (None, "unknown") else label
     if members:
-        return f"{told or 'group'} {numbers(members)}"
-    return f"{told} group {group_hash}" if told else f"group {group_hash}"
+        return f"{purpose or 'group'} {numbers(members)}"
+    return f"{purpose} group {group_hash}" if purpose else f"group {group_hash}"
 
 
 def tracks_of(
@@ -103,22 +103,22 @@ def tracks_of(
         order by key_a nulls last, key_b nulls last, lane""").fetchall()
     names = _names(con, kind, source)
     several = len({key_a for _, key_a, _, _ in rows}) > 1
-    found, placed = [], []
+    tracks, tracks_here = [], []
     for number, (track, key_a, key_b, lane) in enumerate(rows, first_number):
-        known = names.get((key_a, key_b))
-        name, what = known or (_name(kind, key_a, key_b, several=several), "")
+        name_of = names.get((key_a, key_b))
+        name, what = name_of or (_name(kind, key_a, key_b, several=several), "")
         # The first row says what stands there, further ones belong to it.
         name = f"{name} ({lane + 1})" if lane else f"{name}{what}"
-        found.append(Track(kind, key_a, key_b, lane, number, name))
-        placed.append((track, key_a, key_b, lane, number))
+        tracks.append(Track(kind, key_a, key_b, lane, number, name))
+        tracks_here.append((track, key_a, key_b, lane, number))
     con.execute("""
         create or replace temp table timeline_tracks
         (track integer, key_a bigint, key_b bigint, lane integer, number integer)""")
-    if placed:
-        columns = [list(column) for column in zip(*placed, strict=True)]
+    if tracks_here:
+        columns = [list(column) for column in zip(*tracks_here, strict=True)]
         values = ", ".join(f"unnest(?::{type_}[])" for type_ in ("integer", *("bigint",) * 4))
         con.execute(f"insert into timeline_tracks select {values}", columns)
-    return found
+    return tracks
 
 
 def _names(

@@ -28,12 +28,12 @@ _MOST_ROWS = 20
 
 
 def comparison_blocks(
-    found: Comparison, places: tuple[str, str], notes: Sequence[str]
+    comparison: Comparison, places: tuple[str, str], notes: Sequence[str]
 ) -> list[Block]:
     """The whole answer as a document; `places` are A and B as they were given."""
     return [
         Heading("npuscope compare"), Facts((("A", places[0]), ("B", places[1]))),
-        *comparison_tables(found), *remaining(notes),
+        *comparison_tables(comparison), *remaining(notes),
     ]  # fmt: skip
 
 
@@ -42,14 +42,14 @@ def remaining(notes: Sequence[str]) -> list[Block]:
     return [Bullets("What to know about these figures", tuple(notes))] if notes else []
 
 
-def comparison_tables(found: Comparison) -> list[Block]:
+def comparison_tables(comparison: Comparison) -> list[Block]:
     """What people read first: is it real, then where it comes from (ms, B minus A)."""
-    told: list[Block] = []
-    if found.changed:
-        facts = [{"fact": name, "a": a, "b": b} for name, (a, b) in found.changed.items()]
+    blocks: list[Block] = []
+    if comparison.changed:
+        facts = [{"fact": name, "a": a, "b": b} for name, (a, b) in comparison.changed.items()]
         columns = [Column("fact", "fact", is_word=True), Column("A", "a"), Column("B", "b")]
-        told.append(FittedTable(columns, facts, "What else differs"))
-    told.append(Sentence(headline(found)))
+        blocks.append(FittedTable(columns, facts, "What else differs"))
+    blocks.append(Sentence(headline(comparison)))
     columns = [
         Column("mean of a step (ms)", "what", is_word=True), Column("A", "a", str),
         Column("B", "b", str), Column("B - A", "delta", str),
@@ -57,46 +57,50 @@ def comparison_tables(found: Comparison) -> list[Block]:
         Column("verdict", "verdict", is_word=True),
     ]  # fmt: skip
     return [
-        *told, FittedTable(columns, measure_rows(found), "Is it real?"),
-        Chart("compare", found.rows), where_from(found),
+        *blocks, FittedTable(columns, measure_rows(comparison), "Is it real?"),
+        Chart("compare", comparison.rows), where_from(comparison),
     ]  # fmt: skip
 
 
-def headline(found: Comparison) -> Message:
+def headline(comparison: Comparison) -> Message:
     """The time of a step of either side, and the verdict."""
-    share = found.delta_ns / found.step_a_ns if found.step_a_ns else None
+    share = comparison.delta_ns / comparison.step_a_ns if comparison.step_a_ns else None
     return Message(
         "step {a} ms -> {b} ms ({share}): {verdict}",
-        a=ms(found.step_a_ns), b=ms(found.step_b_ns),
+        a=ms(comparison.step_a_ns), b=ms(comparison.step_b_ns),
         share=UNKNOWN if share is None else f"{share:+.2%}",
-        verdict=VERDICTS[found.verdict],
+        verdict=VERDICTS[comparison.verdict],
     )  # fmt: skip
 
 
-def largest_change(found: Comparison) -> list[Message]:
+def largest_change(comparison: Comparison) -> list[Message]:
     """What takes most of a difference that is one: of the part that changed most in its direction,
     the longest bar of the figure, the row that did; and the part, where it has other rows."""
-    way = 1 if found.delta_ns > 0 else -1
-    parts = by_part(found.rows).filter(pl.col("delta_ns") * way > 0)
-    if found.verdict != "different" or parts.is_empty():
+    way = 1 if comparison.delta_ns > 0 else -1
+    parts = by_part(comparison.rows).filter(pl.col("delta_ns") * way > 0)
+    if comparison.verdict != "different" or parts.is_empty():
         return []
     part = parts.sort(pl.col("delta_ns") * way, descending=True).row(0, named=True)
-    rows = found.rows.filter(part=part["part"])
+    rows = comparison.rows.filter(part=part["part"])
     row = rows.sort(pl.col("delta_ns") * way, descending=True).row(0, named=True)
     what = join((WORDS[row["part"]], row["name"] or ""), " ")
     delta = delta_ms(row["delta_ns"])
     if row["change"] not in CHANGES:
-        told = [Message("Most of it: {what}, {delta} ms.", what=what, delta=delta)]
+        sentences = [Message("Most of it: {what}, {delta} ms.", what=what, delta=delta)]
     else:
         how = CHANGES[row["change"]]
-        told = [Message("Most of it: {what} ({how}), {delta} ms.", what=what, how=how, delta=delta)]
+        sentences = [
+            Message("Most of it: {what} ({how}), {delta} ms.", what=what, how=how, delta=delta)
+        ]
     if row["delta_ns"] != part["delta_ns"]:
         whole = delta_ms(part["delta_ns"])
-        told.append(Message("{part} in all: {delta} ms.", part=WORDS[row["part"]], delta=whole))
-    return told
+        sentences.append(
+            Message("{part} in all: {delta} ms.", part=WORDS[row["part"]], delta=whole)
+        )
+    return sentences
 
 
-def measure_rows(found: Comparison) -> list[dict[str, Any]]:
+def measure_rows(comparison: Comparison) -> list[dict[str, Any]]:
     """A row of texts per measure that there may be: what, a, b, delta, low, high, verdict."""
     return [
         {
@@ -104,7 +108,7 @@ def measure_rows(found: Comparison) -> list[dict[str, Any]]:
             "verdict": "unknown" if row["delta"] is None else VERDICTS[row["verdict"]],
         }
         | {key: figure(row["measure"], row[key]) for key in ("a", "b", "delta", "low", "high")}
-        for row in found.figures.iter_rows(named=True)
+        for row in comparison.figures.iter_rows(named=True)
         if row["measure"] != PER_TOKEN or row["delta"] is not None
     ]
 
@@ -116,17 +120,17 @@ def with_own_sides(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
     return rows.with_columns(pl.when(is_own).then(pl.col(one)).alias(one) for one in columns)
 
 
-def where_from(found: Comparison) -> FittedTable:
+def where_from(comparison: Comparison) -> FittedTable:
     """The largest changes of parts of a step, and all together; of each stage or rank where that
     was asked for. Per token where a rank of one side is none of the other."""
-    told = found.rows if found.at is None else found.at
-    place = told.columns[0] if found.at is not None else None
-    unit = "_ns_per_token" if found.is_per_token else "_ns"
+    table = comparison.rows if comparison.at is None else comparison.at
+    place = table.columns[0] if comparison.at is not None else None
+    unit = "_ns_per_token" if comparison.is_per_token else "_ns"
     values = ["a", "b", "delta"]
-    told = told.with_columns(
+    table = table.with_columns(
         a=pl.col(f"a{unit}"), b=pl.col(f"b{unit}"), delta=pl.col(f"b{unit}") - pl.col(f"a{unit}")
     )
-    changed = told.filter(pl.col("delta") != 0).sort(pl.col("delta").abs(), descending=True)
+    changed = table.filter(pl.col("delta") != 0).sort(pl.col("delta").abs(), descending=True)
     rest = changed[_MOST_ROWS:]
     rows = [
         {**row, "what": WORDS[row["part"]], "how": CHANGES.get(row["change"], "")}
@@ -136,8 +140,8 @@ def where_from(found: Comparison) -> FittedTable:
         empty = {"name": "", "how": ""}
         if rest.height:
             rows.append({**sum_of(rest, values), **empty, "what": "smaller changes together"})
-        rows.append({**sum_of(told, values), **empty, "what": "all"})
-    form = decimals("{:,.3f}") if found.is_per_token else ms
+        rows.append({**sum_of(table, values), **empty, "what": "all"})
+    form = decimals("{:,.3f}") if comparison.is_per_token else ms
     return FittedTable(
         [
             *([Column(place, place, plain)] if place else []),
@@ -147,7 +151,7 @@ def where_from(found: Comparison) -> FittedTable:
         ],
         rows,
         "Where it comes from (ns of a rank per token)"
-        if found.is_per_token
+        if comparison.is_per_token
         else "Where it comes from (ms of a mean rank's step)",
         Message("{count} smaller changes: --json has them", count=rest.height)
         if rest.height

@@ -28,21 +28,25 @@ _LEVELS = {"broken": "error", "not_enough": "warning", "unknown": "warning", "ke
 
 
 def gate_blocks(
-    judged: pl.DataFrame, found: Comparison, places: tuple[str, str], notes: list[str]
+    judged: pl.DataFrame, comparison: Comparison, places: tuple[str, str], notes: list[str]
 ) -> list[Block]:
     """Rows of the metric `gate` first, then where the difference comes from; `places` are A and B
     as they were given."""
-    told = [Bullets("Warnings", tuple(warned))] if (warned := warnings(judged, found.unit)) else []
+    blocks = (
+        [Bullets("Warnings", tuple(warned))]
+        if (warned := warnings(judged, comparison.unit))
+        else []
+    )
     return [
         Heading("npuscope gate"), _summary(judged), Facts((("A", places[0]), ("B", places[1]))),
-        limits_table(judged), *told, where_from(found), *remaining(notes),
+        limits_table(judged), *blocks, where_from(comparison), *remaining(notes),
     ]  # fmt: skip
 
 
 def _summary(judged: pl.DataFrame) -> Sentence:
     broken = judged.filter(verdict="broken").height
-    told = "{broken} of {all} limits broken" if broken else "none of {all} limits broken"
-    return Sentence(Message(told, broken=broken, all=judged.height))
+    sentence = "{broken} of {all} limits broken" if broken else "none of {all} limits broken"
+    return Sentence(Message(sentence, broken=broken, all=judged.height))
 
 
 def limits_table(judged: pl.DataFrame) -> FittedTable:
@@ -78,11 +82,11 @@ def sentence(row: Mapping[str, Any], unit: str) -> str:
     values = {key: _with_unit(row["measure"], key, row[key]) for key in _FIGURES}
     values |= {"limit": row["limit"], "allowed": row["allowed"]}
     if row["verdict"] == "unknown":
-        told = "{limit} is not judged: the measure is unknown of {side}"
+        statement = "{limit} is not judged: the measure is unknown of {side}"
         sides = [side.upper() for side in ("a", "b") if row[side] is None]
         if len(sides) == 2:
-            told = "{limit} is not judged: the measure is unknown of both A and B"
-        return Message(told, side=sides[0], **values)
+            statement = "{limit} is not judged: the measure is unknown of both A and B"
+        return Message(statement, side=sides[0], **values)
     if row["verdict"] == "broken":
         return Message(
             "{limit} is broken: {a} -> {b} ({delta}, 95 % from {low} to {high}), allowed {allowed}",
@@ -92,10 +96,10 @@ def sentence(row: Mapping[str, Any], unit: str) -> str:
         return Message("{limit} is kept: {a} -> {b} ({delta}), allowed {allowed}", **values)
     more = Message("more steps of each are needed")
     if row["more_count"] is not None:
-        told = "record {count} more steps of each" if unit == "step" else (
+        statement = "record {count} more steps of each" if unit == "step" else (
             "{count} more captures of each would tell"
         )  # fmt: skip
-        more = Message(told, count=row["more_count"])
+        more = Message(statement, count=row["more_count"])
     return Message(
         "{limit} is beyond what is allowed ({a} -> {b}, allowed {allowed}), perhaps by chance:"
         " {more}",
@@ -106,16 +110,16 @@ def sentence(row: Mapping[str, Any], unit: str) -> str:
 def _with_unit(measure: str, key: str, value: float | None) -> str:
     """A figure with its unit; of a ratio's difference these are points."""
     is_mean = key in ("a", "b")
-    told = figure(measure, value)
+    text = figure(measure, value)
     if value is None:
-        return told
+        return text
     if measure.endswith("_ratio") and not is_mean:
-        told = f"{value * 100:.1f} points"
+        text = f"{value * 100:.1f} points"
     unit = {"ns": " ms", "bytes": " MiB"}.get(measure.rpartition("_")[2], "")
-    return f"{'' if is_mean or value < 0 else '+'}{told}{unit}"
+    return f"{'' if is_mean or value < 0 else '+'}{text}{unit}"
 
 
-def junit(judged: pl.DataFrame, found: Comparison) -> str:
+def junit(judged: pl.DataFrame, comparison: Comparison) -> str:
     """JUnit XML: a test per limit, failed where it is broken, skipped where it is not judged."""
     rows = judged.to_dicts()
     counts = {
@@ -124,10 +128,10 @@ def junit(judged: pl.DataFrame, found: Comparison) -> str:
         "errors": 0,
         "skipped": sum(row["verdict"] in ("not_enough", "unknown") for row in rows),
     }
-    told = {name: str(count) for name, count in counts.items()}
-    root = Element("testsuites", told)
-    suite = SubElement(root, "testsuite", {"name": "npuscope gate", **told, "time": "0"})
-    table = where_from(found)
+    attributes = {name: str(count) for name, count in counts.items()}
+    root = Element("testsuites", attributes)
+    suite = SubElement(root, "testsuite", {"name": "npuscope gate", **attributes, "time": "0"})
+    table = where_from(comparison)
     origin = "\n".join(
         "  ".join(column.shown(row).plain for column in table.columns).rstrip()
         for row in table.rows
@@ -135,7 +139,7 @@ def junit(judged: pl.DataFrame, found: Comparison) -> str:
     for row in rows:
         names = {"classname": "npuscope.gate", "name": row["limit"], "time": "0"}
         case = SubElement(suite, "testcase", names)
-        message = str(sentence(row, found.unit))
+        message = str(sentence(row, comparison.unit))
         if row["verdict"] == "broken":
             SubElement(case, "failure", {"message": message}).text = visible(origin)
         elif row["verdict"] == "kept":
@@ -149,7 +153,7 @@ def workflow_commands(judged: pl.DataFrame, unit: str) -> str:
     """A workflow command per limit, as GitHub reads them from a job's output."""
     lines = []
     for row in judged.iter_rows(named=True):
-        told = str(sentence(row, unit)).replace("%", "%25").replace("\n", "%0A")
+        text = str(sentence(row, unit)).replace("%", "%25").replace("\n", "%0A")
         level = _LEVELS[row["verdict"]]
-        lines.append(f"::{level} title=npuscope gate {row['limit']}::{told}\n")
+        lines.append(f"::{level} title=npuscope gate {row['limit']}::{text}\n")
     return "".join(lines)

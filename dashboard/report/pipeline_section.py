@@ -19,24 +19,24 @@ from .blocks import Block, Sentence
 _MOST_STAGES = 16
 
 
-def pipeline_section(found: Answer | Message | None) -> Iterator[Block]:
+def pipeline_section(answer: Answer | Message | None) -> Iterator[Block]:
     """What `pipeline_overview` tells of one capture; nothing of a job with one stage."""
-    if found is None:
+    if answer is None:
         return
-    if not isinstance(found, Answer):
-        yield Sentence(Message("pipeline: {why}", why=found))
+    if not isinstance(answer, Answer):
+        yield Sentence(Message("pipeline: {why}", why=answer))
         return
-    yield from _verdict(found)
-    yield phases_table(found.phases, _MOST_STAGES)
-    yield masking_table(found.masking, _MOST_STAGES)
-    if found.bubbles is not None:
-        yield bubbles_table(found.bubbles, _MOST_STAGES)
-    for note in found.notes:
+    yield from _verdict(answer)
+    yield phases_table(answer.phases, _MOST_STAGES)
+    yield masking_table(answer.masking, _MOST_STAGES)
+    if answer.bubbles is not None:
+        yield bubbles_table(answer.bubbles, _MOST_STAGES)
+    for note in answer.notes:
         yield Sentence(note)
 
 
-def _verdict(found: Answer) -> Iterator[Sentence]:
-    (facts,) = found.facts.to_dicts()
+def _verdict(answer: Answer) -> Iterator[Sentence]:
+    (facts,) = answer.facts.to_dicts()
     sizes = {key: "?" if facts[key] is None else facts[key] for key in ("micro_batches", "chunks")}
     ran = Message(
         "pipeline: {schedule} ({confidence} confidence), {stages} stages, {micro_batches}"
@@ -54,8 +54,8 @@ def _verdict(found: Answer) -> Iterator[Sentence]:
     yield Sentence(ran, waits)
     steady, step = facts["steady_masking_ratio"], facts["step_masking_ratio"]
     if step is not None:
-        told = (
+        sentence = (
             "communication masked: {steady} in the steady phase, {step} in the whole step;"
             " transfers between stages are not counted"
         )
-        yield Sentence(Message(told, steady=percent(steady), step=percent(step)))
+        yield Sentence(Message(sentence, steady=percent(steady), step=percent(step)))

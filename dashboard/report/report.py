@@ -68,7 +68,7 @@ def report(
         frame = query.steps(con, here)
         if frame.is_empty():
             continue
-        seen, ran = expert_overview(con, here), pipeline_told(con, here)
+        overview, ran = expert_overview(con, here), pipeline_told(con, here)
         sections = (
             _steps(con, here, frame),
             _spread(con, here),
@@ -77,11 +77,11 @@ def report(
             _communication(con, here, top),
             _waits(con, here, top),
             pipeline_section(ran),
-            experts_blocks(seen, top=top, path=path) if here.rank is None else (),
+            experts_blocks(overview, top=top, path=path) if here.rank is None else (),
             _memory(con, here) if charts else (),
             _limits(con, here),
         )
-        yield from _opening(con, here, facts, path, seen)
+        yield from _opening(con, here, facts, path, overview)
         for block in chain.from_iterable(sections):
             if charts or not isinstance(block, Chart):
                 yield block
@@ -101,12 +101,12 @@ def _opening(
     here: Scope,
     facts: Mapping[str, Any],
     path: str,
-    seen: Overview | None,
+    overview: Overview | None,
 ) -> Iterator[Block]:
     yield Heading(f"{facts['run']}  {facts['capture']}")
     yield _facts(facts, least_rank_count(con, here) if facts["world_size"] is None else None)
-    if found := findings(con, here, path=path, experts=seen):
-        yield Findings(tuple(found))
+    if here_findings := findings(con, here, path=path, experts=overview):
+        yield Findings(tuple(here_findings))
 
 
 def _facts(facts: Mapping[str, Any], least: int | None) -> Facts:
@@ -123,16 +123,16 @@ def _facts(facts: Mapping[str, Any], least: int | None) -> Facts:
 
 
 def _ranks(facts: Mapping[str, Any], least: int | None) -> str:
-    listed = query.numbers(facts["ranks"])
+    names = query.numbers(facts["ranks"])
     size = facts["world_size"]
-    told = "{number} of {all} ({ranks})" if size else "{number} ({ranks})"
+    sentence = "{number} of {all} ({ranks})" if size else "{number} ({ranks})"
     if size is None and least is not None and least > facts["rank_count"]:
         size = least
-        told = "{number} of at least {all} ({ranks})"
-    found = Message(told, number=facts["rank_count"], all=size, ranks=listed)
+        sentence = "{number} of at least {all} ({ranks})"
+    ranks_text = Message(sentence, number=facts["rank_count"], all=size, ranks=names)
     if facts["chips"]:
-        found = Message("{ranks} on {chip}", ranks=found, chip=", ".join(facts["chips"]))
-    return found
+        ranks_text = Message("{ranks} on {chip}", ranks=ranks_text, chip=", ".join(facts["chips"]))
+    return ranks_text
 
 
 def _missing(facts: Mapping[str, Any]) -> str:
@@ -177,11 +177,11 @@ def _wall_time(facts: Mapping[str, Any]) -> str:
 
 
 def _steps(con: duckdb.DuckDBPyConnection, here: Scope, frame: pl.DataFrame) -> Iterator[Block]:
-    shown, caption = frame, None
+    table, caption = frame, None
     if frame.height > _MAX_STEP_ROWS:
         # The slowest say most; every rank is in the spread below.
         longest = frame.sort("stage_ns", descending=True, nulls_last=True).head(_MAX_STEP_ROWS)
-        shown = longest.sort("rank", "step")
+        table = longest.sort("rank", "step")
         caption = Message(
             "the {shown} longest of {all}: {command} gives all",
             shown=_MAX_STEP_ROWS,
@@ -190,7 +190,7 @@ def _steps(con: duckdb.DuckDBPyConnection, here: Scope, frame: pl.DataFrame) -> 
         )
     yield _verdict(means.mean_steps(con, here).row(0, named=True))
     yield Chart("ranks", means.mean_step_bars(con, here))
-    yield steps_table(shown, caption=caption)
+    yield steps_table(table, caption=caption)
     parts = means.mean_parts(con, here)
     if not parts.is_empty():
         yield Chart("parts", parts)
@@ -212,8 +212,8 @@ def _verdict(mean: Mapping[str, Any]) -> Sentence:
     masked = Message("no communication")
     if mean["masking_ratio"] is not None:
         masked = Message("communication masked {masked}", masked=percent(mean["masking_ratio"]))
-    told = "all steps: computing {computing}, exposed {exposed}, free {free}"
-    return Sentence(Message(told, **shares), masked)
+    sentence = "all steps: computing {computing}, exposed {exposed}, free {free}"
+    return Sentence(Message(sentence, **shares), masked)
 
 
 def _spread(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
@@ -283,8 +283,8 @@ def _over(frame: pl.DataFrame) -> str:
 
 
 def _more(count: int, command: str) -> str | None:
-    told = "and {number} more: {command}"
-    return Message(told, number=count, command=command) if count > 0 else None
+    sentence = "and {number} more: {command}"
+    return Message(sentence, number=count, command=command) if count > 0 else None
 
 
 def _communication(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Iterator[Block]:
@@ -342,15 +342,15 @@ def _waits(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Iterator[Bl
 
 def _mfu(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
     """From the peak of the chip to what its kernels achieve, loss by loss."""
-    found, rows = mfu_losses(con, here)
-    if why := no_waterfall(rows, found):
+    figures, rows = mfu_losses(con, here)
+    if why := no_waterfall(rows, figures):
         yield Sentence(why)
         return
-    counted = found.rows.filter(pl.col("kernel_mfu_causal_ratio").is_not_null())
+    counted = figures.rows.filter(pl.col("kernel_mfu_causal_ratio").is_not_null())
     for peak in counted["peak_source"].unique(maintain_order=True):
-        told = "peak: {source}; attention counted as causal"
-        yield Sentence(Message(told, source=found.sources[peak]))
-    for note in loss_notes(found.rows, rows):
+        remark = "peak: {source}; attention counted as causal"
+        yield Sentence(Message(remark, source=figures.sources[peak]))
+    for note in loss_notes(figures.rows, rows):
         yield Sentence(note)
     job = together(con, rows)
     yield Chart("waterfall", job)
@@ -370,75 +370,75 @@ def _memory(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
 
 def _limits(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
     """What this capture cannot tell, and what would make it."""
-    told = query.notes(con, here) + query.limits(con, here)
-    if told:
-        yield Bullets("What to know about these figures", tuple(told))
+    notes = query.notes(con, here) + query.limits(con, here)
+    if notes:
+        yield Bullets("What to know about these figures", tuple(notes))
 
 
-def experts_blocks(seen: Overview | None, *, top: int, path: str) -> Iterator[Block]:
+def experts_blocks(overview: Overview | None, *, top: int, path: str) -> Iterator[Block]:
     """What a report says of expert load."""
-    if seen is None:
+    if overview is None:
         yield Sentence(NO_LOAD)
         return
-    if verdict := _expert_verdict(seen):
+    if verdict := _expert_verdict(overview):
         yield Sentence(*verdict)
-    if hot := _hottest(seen):
+    if hot := _hottest(overview):
         yield Sentence(hot)
-    phase = seen.loads["phase"].drop_nulls()
-    shown = seen.loads.filter(pl.col("phase") == phase[0]) if len(phase) else seen.loads
-    known = shown.drop_nulls("layer")
-    if known.height and known["layer"].n_unique() > 1:
-        yield Chart("load" if seen.item == "expert" else "devices", known)
-    more = seen.layers.height - top
+    phase = overview.loads["phase"].drop_nulls()
+    visible = overview.loads.filter(pl.col("phase") == phase[0]) if len(phase) else overview.loads
+    entry = visible.drop_nulls("layer")
+    if entry.height and entry["layer"].n_unique() > 1:
+        yield Chart("load" if overview.item == "expert" else "devices", entry)
+    more = overview.layers.height - top
     yield FittedTable(
-        layer_columns(seen),
-        seen.layers.head(top).to_dicts(),
+        layer_columns(overview),
+        overview.layers.head(top).to_dicts(),
         "Expert load by layer (mean of steps)",
         Message("and {more} more: `npuscope experts`", more=more) if more > 0 else None,
     )
-    for note in seen.notes:
+    for note in overview.notes:
         yield Sentence(note)
-    if seen.item == "device":
+    if overview.item == "device":
         yield Sentence(COLLECT)
-    elif seen.devices_count and seen.devices_count > 1:
-        command = f"npuscope experts plan {shell_word(path)} --devices {seen.devices_count}"
+    elif overview.devices_count and overview.devices_count > 1:
+        command = f"npuscope experts plan {shell_word(path)} --devices {overview.devices_count}"
         yield Sentence(Message("a better placement and its gain: `{command}`", command=command))
 
 
-def _expert_verdict(seen: Overview) -> tuple[str, str] | None:
-    devices = seen.layers["device_max_over_mean"].drop_nulls()
-    if seen.item == "device" and devices.is_empty():
+def _expert_verdict(overview: Overview) -> tuple[str, str] | None:
+    devices = overview.layers["device_max_over_mean"].drop_nulls()
+    if overview.item == "device" and devices.is_empty():
         return None
-    told: list[str] = []
-    if seen.item == "expert":
+    sentences: list[str] = []
+    if overview.item == "expert":
         of_experts = "the most loaded expert of a layer has {mean} times the mean"
-        told.append(Message(of_experts, mean=_mean(seen, "max_over_mean")))
+        sentences.append(Message(of_experts, mean=_mean(overview, "max_over_mean")))
     if len(devices):
         of_devices = "the most loaded device has {mean} times the mean of its group"
-        told.append(Message(of_devices, mean=_mean(seen, "device_max_over_mean")))
-    experts = Message("experts: {told}", told=join(told))
-    if seen.cost is None or seen.cost["excess_ns"] is None:
+        sentences.append(Message(of_devices, mean=_mean(overview, "device_max_over_mean")))
+    experts = Message("experts: {told}", told=join(sentences))
+    if overview.cost is None or overview.cost["excess_ns"] is None:
         return experts, ""
-    cost = Message("the imbalance costs {cost} ms per step", cost=ms(seen.cost["excess_ns"]))
+    cost = Message("the imbalance costs {cost} ms per step", cost=ms(overview.cost["excess_ns"]))
     return experts, cost
 
 
-def _mean(seen: Overview, column: str) -> str:
-    mean = seen.mean_of(column)
+def _mean(overview: Overview, column: str) -> str:
+    mean = overview.mean_of(column)
     return Message("an unknown number of") if mean is None else f"{mean:.2f}"
 
 
-def _hottest(seen: Overview) -> str:
-    found = hottest(seen, HOTTEST)
-    if found.is_empty():
+def _hottest(overview: Overview) -> str:
+    hottest_rows = hottest(overview, HOTTEST)
+    if hottest_rows.is_empty():
         return ""
-    listed = join(
+    names = join(
         Message(
             "expert {expert} of layer {layer} ({over})",
             expert=row["expert"],
             layer=row["layer"],
             over=f"{row['over_mean']:.2f}",
         )
-        for row in found.to_dicts()
+        for row in hottest_rows.to_dicts()
     )
-    return Message("hottest, times the mean of the layer: {experts}", experts=listed)
+    return Message("hottest, times the mean of the layer: {experts}", experts=names)

@@ -53,27 +53,27 @@ def _facts(block: Facts) -> Text:
     return text
 
 
-def _findings(found: Sequence[Finding]) -> Iterator[RenderableType]:
+def _findings(findings: Sequence[Finding]) -> Iterator[RenderableType]:
     yield Text(FIRST, style="bold")
     lines = Table.grid(padding=(0, 2, 0, 0))
     for column in ("right", "right", "right", "left"):
         lines.add_column(justify=column, no_wrap=column == "right")
-    for one in found[:_SHOWN]:
-        told = Text(one.statement).append(f" ({one.certainty})", style="dim")
+    for one in findings[:_SHOWN]:
+        text = Text(one.statement).append(f" ({one.certainty})", style="dim")
         share = Text(percent(one.step_share_ratio))
         gain = Text(ms(one.predicted_gain_ns), style="bold")
-        lines.add_row(gain, Text(ms(one.at_stake_ns)), share, told)
+        lines.add_row(gain, Text(ms(one.at_stake_ns)), share, text)
     yield Padding(lines, (0, 0, 0, 2))
-    more = len(found) - _SHOWN
+    more = len(findings) - _SHOWN
     rest = f"and {more} more; " if more > 0 else ""
     ending = f"{rest}evidence, how sure, what to try: `npuscope findings`"
     yield Padding(Text(ending, style="dim"), (0, 0, 0, 2))
 
 
-def findings_in_full(found: Sequence[Finding]) -> Iterator[RenderableType]:
+def findings_in_full(findings: Sequence[Finding]) -> Iterator[RenderableType]:
     """Each finding with its evidence, how sure it is, what to try and what shows more."""
-    several = len({(one.run, one.capture) for one in found}) > 1
-    for number, one in enumerate(found, 1):
+    several = len({(one.run, one.capture) for one in findings}) > 1
+    for number, one in enumerate(findings, 1):
         place = f"  {one.run} {one.capture}" if several else ""
         share = f" ({percent(one.step_share_ratio)})" if one.step_share_ratio is not None else ""
         stake = (

@@ -208,12 +208,14 @@ def matrix_table(
     ]
     words = {True: "between", False: "inside", None: None}
     hosts = pl.col("is_between_hosts").replace_strict(words, return_dtype=pl.String)
-    shown = pairs.with_columns(hosts=hosts).head(top or _MOST_PAIRS)
+    pairs_here = pairs.with_columns(hosts=hosts).head(top or _MOST_PAIRS)
     caption = (
-        f"and {pairs.height - shown.height} more: --json" if pairs.height > shown.height else None
+        f"and {pairs.height - pairs_here.height} more: --json"
+        if pairs.height > pairs_here.height
+        else None
     )
     table = FittedTable(
-        columns, shown.to_dicts(), f"Pairs of ranks that exchange most ({of})", caption
+        columns, pairs_here.to_dicts(), f"Pairs of ranks that exchange most ({of})", caption
     )
     square = _square(pairs, of)
     return table if square is None else Group(square, "", table)
@@ -228,12 +230,12 @@ def _ends(frame: pl.DataFrame) -> list[Column]:
 
 
 def _square(pairs: pl.DataFrame, of: str) -> FittedTable | None:
-    known = pairs.drop_nulls(["src_rank", "dst_rank"])
-    ranks = sorted({*known["src_rank"], *known["dst_rank"]})
+    whole = pairs.drop_nulls(["src_rank", "dst_rank"])
+    ranks = sorted({*whole["src_rank"], *whole["dst_rank"]})
     if len(ranks) < 2 or len(ranks) > _MOST_RANKS:
         return None
     size: dict[tuple[int, int], float] = {}
-    for src, dst, value in known.select("src_rank", "dst_rank", "size_bytes").iter_rows():
+    for src, dst, value in whole.select("src_rank", "dst_rank", "size_bytes").iter_rows():
         size[src, dst] = size.get((src, dst), 0.0) + value
     rows = [{"from": src, **{str(dst): size.get((src, dst)) for dst in ranks}} for src in ranks]
     columns = [
@@ -279,11 +281,11 @@ def contention_table(frame: pl.DataFrame, top: int | None = None) -> FittedTable
         Column("slowdown", "slowdown_ratio", decimals("{:.3f}")),
     ]
     rows = frame.drop_nulls("slowdown_ratio").sort("slowdown_ratio", descending=True)
-    shown = rows.head(top or _MOST_ROWS)
-    left = f"and {rows.height - shown.height} more; " if rows.height > shown.height else ""
+    top_rows = rows.head(top or _MOST_ROWS)
+    left = f"and {rows.height - top_rows.height} more; " if rows.height > top_rows.height else ""
     caption = f"{left}overlapped: computing covers half or more; alone: less than a tenth"
     title = "Bandwidth of links with and without overlapping computation"
-    return FittedTable(columns, shown.to_dicts(), title, caption)
+    return FittedTable(columns, top_rows.to_dicts(), title, caption)
 
 
 def hierarchy_table(frame: pl.DataFrame, top: int | None = None) -> FittedTable:

@@ -21,7 +21,7 @@ _LAST = 10
 _MOST_SPIKES = 30
 
 
-def health_tables(found: Health) -> Iterator[RenderableType]:
+def health_tables(health: Health) -> Iterator[RenderableType]:
     """What went wrong, the last steps, and of RL their phases."""
     yield FittedTable(
         [
@@ -32,10 +32,10 @@ def health_tables(found: Health) -> Iterator[RenderableType]:
             Column("grad norm spikes per 1,000", "grad_norm_spikes_per_1000_steps", _figure),
             Column("loss spikes per 1,000", "loss_spikes_per_1000_steps", _figure),
         ],
-        [found.summary],
+        [health.summary],
         "Health",
     )
-    shown, left = _latest(found.events)
+    newest, left = _latest(health.events)
     yield FittedTable(
         [
             Column("what", "kind"),
@@ -48,11 +48,11 @@ def health_tables(found: Health) -> Iterator[RenderableType]:
             Column("usual", "usual", str),
             Column("cost (s)", "cost_ns", _seconds, 1),
         ],
-        event_rows(shown),
+        event_rows(newest),
         "Events",
         f"{left:,} earlier spikes: --json has all" if left else "",
     )
-    last = found.steps.tail(_LAST)
+    last = health.steps.tail(_LAST)
     yield FittedTable(
         [
             Column("step", "step", plain),
@@ -158,8 +158,8 @@ def _latest(events: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """All events but for spikes before the latest, and how many these are."""
     is_spike = pl.col("kind") == "spike"
     left = max(0, events.filter(is_spike).height - _MOST_SPIKES)
-    shown = events.filter(~is_spike | (pl.int_range(pl.len()).over("kind") >= left))
-    return shown, left
+    visible = events.filter(~is_spike | (pl.int_range(pl.len()).over("kind") >= left))
+    return visible, left
 
 
 def event_rows(events: pl.DataFrame) -> list[dict[str, Any]]:
@@ -199,12 +199,12 @@ def balance_table(rows: pl.DataFrame) -> RenderableType:
     )
 
 
-def more_tables(found: Mapping[str, pl.DataFrame]) -> Iterator[RenderableType]:
+def more_tables(frames: Mapping[str, pl.DataFrame]) -> Iterator[RenderableType]:
     """What is told beyond the steps, where there is any."""
-    for name, rows in found.items():
+    for name, rows in frames.items():
         if not rows.is_empty():
-            shown = rows.tail(_LAST) if name == "dropped" else rows
-            yield FittedTable(_COLUMNS[name], shown.to_dicts(), _TITLES[name])
+            visible = rows.tail(_LAST) if name == "dropped" else rows
+            yield FittedTable(_COLUMNS[name], visible.to_dicts(), _TITLES[name])
 
 
 def dropped_table(rows: pl.DataFrame) -> RenderableType:

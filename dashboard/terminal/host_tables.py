@@ -78,8 +78,8 @@ def table_of(key: str, frame: pl.DataFrame, *, left_out: int = 0) -> FittedTable
     if "start_ns" in frame.columns:
         columns.append(Column("start ns", "start_ns", plain, 3))
     empty = {name for name in ("stage", "operator", "thread_id") if frame[name].is_null().all()}
-    kept = [column for column in columns if column.key not in empty]
-    return FittedTable(kept, words.to_dicts(), title, caption)
+    columns_here = [column for column in columns if column.key not in empty]
+    return FittedTable(columns_here, words.to_dicts(), title, caption)
 
 
 def _gains(frame: pl.DataFrame) -> list[Column]:

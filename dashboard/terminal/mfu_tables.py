@@ -45,11 +45,11 @@ def mfu_table(frame: pl.DataFrame, conventions: Mapping[str, Sequence[str]]) -> 
         *(_MODEL_MFU if frame["model_flops"].is_not_null().any() else []),
     ]
     peaks = {source: (f"peak: {source}",) for source in frame["peak_source"].drop_nulls()}
-    told = [
+    lines = [
         *_convention_lines(frame["conventions"], conventions),
         *_convention_lines(frame["peak_source"], peaks),
     ]
-    caption = "; ".join(told)
+    caption = "; ".join(lines)
     return FittedTable(columns, frame.to_dicts(), "MFU", caption or None)
 
 

@@ -91,7 +91,7 @@ def _megatron(counted: ModelFlops) -> dict[str, int]:
 
 def model_table(row: Mapping[str, Any]) -> RenderableType:
     """A row of `model_row`: terms, totals, parameters, conventions."""
-    shown = [{**term, "part": _PARTS[term["part"]]} for term in row["terms"]]
+    term_rows = [{**term, "part": _PARTS[term["part"]]} for term in row["terms"]]
     terms = FittedTable(
         [
             Column("part", "part", None, 2),
@@ -103,7 +103,7 @@ def model_table(row: Mapping[str, Any]) -> RenderableType:
             Column("training", "train_flops", _gigaflops),
             Column("share", "share_ratio", percent),
         ],
-        shown,
+        term_rows,
         f"{row['model']}: GFLOP per token",
     )
     totals = [
@@ -173,11 +173,13 @@ def presets_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     )
 
 
-def reconcile_table(found: Sequence[Reconciliation], known: PublishedTraining) -> RenderableType:
+def reconcile_table(
+    reconciliations: Sequence[Reconciliation], training: PublishedTraining
+) -> RenderableType:
     """Conventions by error, up to 5 %, for each claim; published bubbles beside their formula."""
     parts: list[RenderableType] = []
-    for claim in known.claims:
-        of_claim = [row for row in found if row.claim == claim.claim]
+    for claim in training.claims:
+        of_claim = [row for row in reconciliations if row.claim == claim.claim]
         for is_hfu, counted, most in _READINGS:
             rows = [row for row in of_claim if (row.reading == "hfu") == is_hfu]
             near = [row for row in rows if row.error_ratio <= most]
@@ -194,8 +196,8 @@ def reconcile_table(found: Sequence[Reconciliation], known: PublishedTraining) -
                 "",
             ]
         parts += _excluded_peaks(of_claim)
-    if known.pipelines:
-        parts.append(_bubbles_table(known.pipelines, known.pipelines_source))
+    if training.pipelines:
+        parts.append(_bubbles_table(training.pipelines, training.pipelines_source))
     return Group(*parts)
 
 
@@ -224,9 +226,9 @@ def _reconciliation(row: Reconciliation) -> dict[str, Any]:
     }
 
 
-def _excluded_peaks(found: Sequence[Reconciliation]) -> list[RenderableType]:
+def _excluded_peaks(reconciliations: Sequence[Reconciliation]) -> list[RenderableType]:
     """What no MFU reconciles with: peaks, each with what comes nearest."""
-    far = out_of_reach(found)
+    far = out_of_reach(reconciliations)
     if not far:
         return []
     table = FittedTable(

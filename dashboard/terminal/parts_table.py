@@ -94,7 +94,7 @@ def waterfall_table(job: pl.DataFrame, stages: pl.DataFrame, *, top: int = 3) ->
     """
     place = ["run", "capture"]
     named = stages.drop_nulls("stage")["stage"].unique().sort().to_list()[:_STAGES_AT_MOST]
-    shown = named if len(named) > 1 else []
+    parts = named if len(named) > 1 else []
     points = {
         (*at, term, stage): value
         for *at, stage, term, value in by_term(stages)
@@ -110,7 +110,7 @@ def waterfall_table(job: pl.DataFrame, stages: pl.DataFrame, *, top: int = 3) ->
             "place": (run, capture), "run": run, "capture": capture,
             "term": WORDS[str(term)], "ns": ns, "points": share, "upto": before + share,
             "bar": (before, share),
-            **{f"stage{one}": points.get((run, capture, term, one), 0.0) for one in shown},
+            **{f"stage{one}": points.get((run, capture, term, one), 0.0) for one in parts},
         })  # fmt: skip
         rows += [
             {
@@ -134,7 +134,7 @@ def waterfall_table(job: pl.DataFrame, stages: pl.DataFrame, *, top: int = 3) ->
         Column("MFU points", "points", _points),
         *(
             Column(Message("stage {number}", number=one), f"stage{one}", _points, 2)
-            for one in shown
+            for one in parts
         ),
     ]
     caption = "of a mean rank and step; points add up to 100"

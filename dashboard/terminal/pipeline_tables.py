@@ -23,7 +23,7 @@ CAUSE_WORDS = {"transfers": "P2P transfers"}
 _CAUSE_HEADS = {"transfers": "P2P"}
 
 
-def formula_table(found: pl.DataFrame) -> RenderableType:
+def formula_table(rows: pl.DataFrame) -> RenderableType:
     """Rows of the metric `pipeline_formula`."""
     return FittedTable(
         [
@@ -33,14 +33,14 @@ def formula_table(found: pl.DataFrame) -> RenderableType:
             Column("bubble", "bubble_ratio", percent),
             Column("activations held", "live_activations", decimals("{:,.2f}", 1)),
         ],
-        found.to_dicts(),
+        rows.to_dicts(),
         "Pipeline on even stages",
     )
 
 
-def answer_tables(found: Answer) -> Iterator[RenderableType]:
+def answer_tables(answer: Answer) -> Iterator[RenderableType]:
     """What ran, phases of each stage, masking, work of stages, bubbles by cause."""
-    (facts,) = found.facts.to_dicts()
+    (facts,) = answer.facts.to_dicts()
     yield FittedTable(
         [
             Column("schedule", "schedule"),
@@ -58,17 +58,17 @@ def answer_tables(found: Answer) -> Iterator[RenderableType]:
         "Pipeline",
         "masked: transfers between stages are not counted",
     )
-    if found.phases.height:
-        yield phases_table(found.phases)
-    if found.masking.height:
-        yield masking_table(found.masking)
-    if found.stages.height:
-        yield stages_table(found.stages)
-    if found.bubbles is not None:
-        yield bubbles_table(found.bubbles)
+    if answer.phases.height:
+        yield phases_table(answer.phases)
+    if answer.masking.height:
+        yield masking_table(answer.masking)
+    if answer.stages.height:
+        yield stages_table(answer.stages)
+    if answer.bubbles is not None:
+        yield bubbles_table(answer.bubbles)
 
 
-def phases_table(found: pl.DataFrame, most: int | None = None) -> FittedTable:
+def phases_table(phases: pl.DataFrame, most: int | None = None) -> FittedTable:
     """Rows of the metric `pipeline_phases`, of the first stages alone where there are more than
     `most`."""
     return FittedTable(
@@ -84,15 +84,15 @@ def phases_table(found: pl.DataFrame, most: int | None = None) -> FittedTable:
             Column("idle", "idle_ns", ms),
             Column("kernel MFU", "kernel_mfu_ratio", percent),
         ],
-        *_first_stages(found, most, "Phases of each stage (ms, mean of ranks and steps)"),
+        *_first_stages(phases, most, "Phases of each stage (ms, mean of ranks and steps)"),
     )
 
 
-def masking_table(found: pl.DataFrame, most: int | None = None) -> FittedTable:
+def masking_table(phases: pl.DataFrame, most: int | None = None) -> FittedTable:
     """Rows of the metric `pipeline_masking`: the steady phase beside the whole step."""
     keys = ["stage", "kind"]
     of_phase = [
-        found.filter(phase=phase).select(*keys, *(pl.col(name).alias(f"{phase}_{name}") for name in
+        phases.filter(phase=phase).select(*keys, *(pl.col(name).alias(f"{phase}_{name}") for name in
                      ("communication_ns", "masking_ratio", "beside_other_ns")))
         for phase in (STEP, STEADY)
     ]  # fmt: skip
@@ -112,7 +112,7 @@ def masking_table(found: pl.DataFrame, most: int | None = None) -> FittedTable:
     )
 
 
-def stages_table(found: pl.DataFrame) -> FittedTable:
+def stages_table(stages: pl.DataFrame) -> FittedTable:
     """Rows of the metric `pipeline_stages`."""
     return FittedTable(
         [
@@ -126,15 +126,15 @@ def stages_table(found: pl.DataFrame) -> FittedTable:
             Column("recompute", "recompute_ns", ms),
             Column("above the mean", "excess_ns", ms),
         ],
-        found.to_dicts(),
+        stages.to_dicts(),
         "Work of a micro-batch (ms)",
     )
 
 
-def bubbles_table(found: pl.DataFrame, most: int | None = None) -> FittedTable:
+def bubbles_table(bubbles: pl.DataFrame, most: int | None = None) -> FittedTable:
     """Rows of the metric `pipeline_bubbles`, a stage in each line."""
-    causes = found["cause"].unique(maintain_order=True).to_list()
-    wide = found.pivot("cause", index="stage", values="bubble_ns")
+    causes = bubbles["cause"].unique(maintain_order=True).to_list()
+    wide = bubbles.pivot("cause", index="stage", values="bubble_ns")
     return FittedTable(
         [
             Column("stage", "stage", plain),
@@ -145,21 +145,21 @@ def bubbles_table(found: pl.DataFrame, most: int | None = None) -> FittedTable:
 
 
 def _first_stages(
-    found: pl.DataFrame, most: int | None, title: str
+    rows: pl.DataFrame, most: int | None, title: str
 ) -> tuple[list[dict[str, Any]], str, str | None]:
     """Rows, title and caption: of the first stages alone where there are more."""
-    stages = found["stage"].n_unique()
+    stages = rows["stage"].n_unique()
     if most is None or stages <= most:
-        return found.to_dicts(), title, None
-    kept = found["stage"].unique().sort().head(most).implode()
-    told = Message(
+        return rows.to_dicts(), title, None
+    first = rows["stage"].unique().sort().head(most).implode()
+    remark = Message(
         "the first {shown} of {all} stages: {command} gives all",
         shown=most, all=stages, command="`npuscope pipeline`",
     )  # fmt: skip
-    return found.filter(pl.col("stage").is_in(kept)).to_dicts(), title, told
+    return rows.filter(pl.col("stage").is_in(first)).to_dicts(), title, remark
 
 
-def tries_table(found: pl.DataFrame) -> RenderableType:
+def tries_table(tries: pl.DataFrame) -> RenderableType:
     """Rows of the metric `pipeline_tries`."""
     rows = [
         {
@@ -174,7 +174,7 @@ def tries_table(found: pl.DataFrame) -> RenderableType:
             "kept": _spread(row["devices"], "kept_bytes", _gib),
             "placed": " ".join(map(str, row["layers"] or [])) or None,
         }
-        for row in found.iter_rows(named=True)
+        for row in tries.iter_rows(named=True)
     ]
     columns = [
         Column("order", "name", str),
@@ -197,10 +197,10 @@ def tries_table(found: pl.DataFrame) -> RenderableType:
 
 def _spread(devices: list[dict[str, Any]], key: str, word: Callable[[float], str]) -> str:
     """Least and most over devices; empty where unknown."""
-    known = [one[key] for one in devices if one[key] is not None]
-    if not known:
+    values = [one[key] for one in devices if one[key] is not None]
+    if not values:
         return ""
-    least, most = word(min(known)), word(max(known))
+    least, most = word(min(values)), word(max(values))
     return least if least == most else f"{least} - {most}"
 
 

@@ -33,11 +33,11 @@ def hottest(evidence: str | None) -> str | None:
             place = "all layers" if line["layer"] is None else f"layer {line['layer']}"
             experts = named.setdefault(place, [])
             experts += [] if line["expert"] is None else [str(line["expert"])]
-    told = [
+    layers = [
         f"{layer}: expert {', '.join(experts)}" if experts else layer
         for layer, experts in named.items()
     ]
-    return "; ".join(told) or None
+    return "; ".join(layers) or None
 
 
 def ranks_table(
@@ -48,7 +48,7 @@ def ranks_table(
     `waits` has each rank's own waiting (`parts.exposed_parts` by rank).
     """
     together = by_rank(frame)
-    shown = together if top is None else together.head(top)
+    ranks = together if top is None else together.head(top)
     columns = [
         *several(together),
         Column("rank", "rank", plain),
@@ -75,7 +75,7 @@ def ranks_table(
             "hottest": hottest(row["evidence"]),
         }
         for row in (
-            shown if waits is None else shown.join(waits, on=["run", "capture", "rank"], how="left")
+            ranks if waits is None else ranks.join(waits, on=["run", "capture", "rank"], how="left")
         ).to_dicts()
     ]
     if any(row["hottest"] for row in rows):
@@ -88,8 +88,8 @@ def ranks_table(
     ]
     if waits is not None:
         caption.append(Message("waits: its own, exposed"))
-    if shown.height < together.height:
-        caption.append(Message("{number} more ranks", number=together.height - shown.height))
+    if ranks.height < together.height:
+        caption.append(Message("{number} more ranks", number=together.height - ranks.height))
     return FittedTable(columns, rows, "Ranks that make others wait", join(caption, "; "))
 
 
@@ -122,8 +122,8 @@ def explained_table(frame: pl.DataFrame) -> FittedTable:
 
 def rank_text(line: Mapping[str, Any]) -> str:
     """The rank's own figure of a line of evidence: `7 of 15` where it is a part of a count."""
-    told = figure_text(line["value"], line["unit"])
-    return Message("{count} of {all}", count=told, all=line["of"]) if "of" in line else told
+    text = figure_text(line["value"], line["unit"])
+    return Message("{count} of {all}", count=text, all=line["of"]) if "of" in line else text
 
 
 def figure_text(value: float | None, unit: str) -> str:

@@ -23,11 +23,11 @@ _FIGURES = {
 }
 
 
-def prediction_table(found: Prediction) -> RenderableType:
+def prediction_table(prediction: Prediction) -> RenderableType:
     """Each figure with its interval."""
     rows = []
     for name, (label, write) in _FIGURES.items():
-        interval: Interval = getattr(found, name)
+        interval: Interval = getattr(prediction, name)
         rows.append({"figure": label} | {
             end: write(value) for end, value in interval._asdict().items()
         })  # fmt: skip
@@ -54,12 +54,12 @@ def memory_table(memory: pl.DataFrame) -> RenderableType:
     return FittedTable(columns, memory.to_dicts(), "Memory of each stage (GiB)")
 
 
-def figures(found: Prediction) -> dict[str, dict[str, float]]:
+def figures(prediction: Prediction) -> dict[str, dict[str, float]]:
     """Each figure with its interval, for JSON."""
-    return {name: getattr(found, name)._asdict() for name in _FIGURES}
+    return {name: getattr(prediction, name)._asdict() for name in _FIGURES}
 
 
-def strategies_table(found: pl.DataFrame) -> RenderableType:
+def strategies_table(strategies: pl.DataFrame) -> RenderableType:
     """Rows of the metric `search`."""
     sizes = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "recompute", "last_layers")
     return FittedTable(
@@ -72,12 +72,12 @@ def strategies_table(found: pl.DataFrame) -> RenderableType:
             Column("limit", "limit", str),
             Column("of the step", "limit_ratio", percent),
         ],
-        found.to_dicts(),
+        strategies.to_dicts(),
         "Strategies, those that fit first, fastest first",
     )
 
 
-def running_table(found: pl.DataFrame) -> RenderableType:
+def running_table(rows: pl.DataFrame) -> RenderableType:
     """The row of the metric `search_running`."""
     sizes = ("tp", "pp", "vpp", "cp", "ep", "micro_batch")
     return FittedTable(
@@ -89,12 +89,12 @@ def running_table(found: pl.DataFrame) -> RenderableType:
             Column("place", "place", str),
             Column("saved by the best", "saved_ratio", percent),
         ],
-        found.to_dicts(),
+        rows.to_dicts(),
         "The running strategy",
     )
 
 
-def calibration_table(found: pl.DataFrame) -> RenderableType:
+def calibration_table(constants: pl.DataFrame) -> RenderableType:
     """Rows of the metric `calibration`: what captures measured, then what is kept."""
     return FittedTable(
         [
@@ -106,12 +106,12 @@ def calibration_table(found: pl.DataFrame) -> RenderableType:
             Column("of", "source", lambda source: source or "kept"),
             Column("unit", "unit", str),
         ],
-        found.to_dicts(),
+        constants.to_dicts(),
         "Constants",
     )
 
 
-def plan_table(found: pl.DataFrame) -> RenderableType:
+def plan_table(plan: pl.DataFrame) -> RenderableType:
     """Rows of the metric `memory_plan`."""
     return FittedTable(
         [
@@ -123,14 +123,14 @@ def plan_table(found: pl.DataFrame) -> RenderableType:
             Column("lost (ms)", "lost_ns", _ms),
             Column("peak (GiB)", "peak_bytes", _gib),
         ],
-        found.to_dicts(),
+        plan.to_dicts(),
         "Memory plan",
     )
 
 
-def measured_plan_table(found: pl.DataFrame) -> RenderableType:
+def measured_plan_table(plan: pl.DataFrame) -> RenderableType:
     """Rows of the metric `measured_memory_plan`."""
-    first = found.row(0, named=True)
+    first = plan.row(0, named=True)
     low, high = ms(first["predicted_low_ns"]), ms(first["predicted_high_ns"])
     return FittedTable(
         [
@@ -145,7 +145,7 @@ def measured_plan_table(found: pl.DataFrame) -> RenderableType:
             Column("unused", "unused_bytes", lambda n: "" if n is None else _gib(n), 2),
             Column("with the plan", "peak_bytes", _gib),
         ],
-        found.to_dicts(),
+        plan.to_dicts(),
         f"Memory plan: a step of {ms(first['measured_step_ns'])} ms takes"
         f" {ms(first['predicted_step_ns'])} ({low} - {high})",
     )

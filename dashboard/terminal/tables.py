@@ -58,8 +58,8 @@ class Column(NamedTuple):
         value = row[self.key]
         if self.form is None:
             return Text(UNKNOWN if value is None else printable(str(value)))
-        shown = self.form(value)
-        return shown if isinstance(shown, Text) else Text(shown)
+        text = self.form(value)
+        return text if isinstance(text, Text) else Text(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +80,17 @@ class FittedTable:
             yield Text(f"{self.title}: no rows" if self.title else "no rows")
             return
         # Blocks that the terminal's encoding lacks would all be question marks.
-        kept = [one for one in self.columns if not (one.is_drawing and options.ascii_only)]
-        legend = self.legend if len(kept) == len(self.columns) else None
-        cells = {column: [column.shown(row) for row in self.rows] for column in kept}
+        columns = [one for one in self.columns if not (one.is_drawing and options.ascii_only)]
+        legend = self.legend if len(columns) == len(self.columns) else None
+        cells = {column: [column.shown(row) for row in self.rows] for column in columns}
         widths = {
             column: max([len(column.heading), *(cell.cell_len for cell in cells[column])])
-            for column in kept
+            for column in columns
         }
-        while sum(widths[c] + _GAP for c in kept) > options.max_width:
-            if not any(column.left_out for column in kept):
+        while sum(widths[c] + _GAP for c in columns) > options.max_width:
+            if not any(column.left_out for column in columns):
                 break
-            kept.remove(max(kept, key=lambda column: column.left_out))
+            columns.remove(max(columns, key=lambda column: column.left_out))
         table = Table(
             title=self.title,
             title_justify="left",
@@ -102,14 +102,14 @@ class FittedTable:
             pad_edge=False,
             show_edge=False,
         )
-        for column in kept:
+        for column in columns:
             table.add_column(
                 column.heading,
                 justify="right" if column.form else "left",
                 no_wrap=column.form is not None,
                 overflow="fold",
             )
-        for values in zip(*(cells[column] for column in kept), strict=True):
+        for values in zip(*(cells[column] for column in columns), strict=True):
             table.add_row(*values)
         yield table
 

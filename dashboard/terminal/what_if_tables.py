@@ -23,10 +23,10 @@ _STEPS = {
 }
 
 
-def what_if_tables(found: pl.DataFrame) -> RenderableType:
+def what_if_tables(rows: pl.DataFrame) -> RenderableType:
     """A row of the metric `whatif`: a table of steps, and of contributions where nothing else was
     asked for than the ideal."""
-    (row,) = found.to_dicts()
+    (row,) = rows.to_dicts()
     replayed = row["replayed_ns"]
     steps = [
         {"words": words, "ns": row[key], "factor": replayed / row[key] if row[key] else None}
@@ -34,18 +34,18 @@ def what_if_tables(found: pl.DataFrame) -> RenderableType:
         if row[key] is not None
     ]
     workers = ", ".join(f"({peer},{stage})" for peer, stage in row["worst_workers"])
-    told = (
+    remark = (
         "{last} of what is lost to the ideal step is the last stage (M_s), {worst} the worst"
         " workers (M_w): {workers}"
     )
     if any((row[share] or 0) > 1 for share in ("last_stage_share", "worst_workers_share")):
-        told = (
+        remark = (
             "{last} of what is lost to the ideal step is the last stage (M_s), {worst} the worst"
             " workers (M_w): {workers}. A share may be above 100 %: the ideal step has mean"
             " durations, so fast workers get slower in it"
         )
     shares = Message(
-        told, last=percent(row["last_stage_share"]), worst=percent(row["worst_workers_share"]),
+        remark, last=percent(row["last_stage_share"]), worst=percent(row["worst_workers_share"]),
         workers=workers,
     )  # fmt: skip
     columns = [
@@ -59,10 +59,10 @@ def what_if_tables(found: pl.DataFrame) -> RenderableType:
     return Group(first, _contributions_table(row["contributions"]))
 
 
-def replay_table(found: pl.DataFrame) -> RenderableType:
+def replay_table(frame: pl.DataFrame) -> RenderableType:
     """Steps of the job, and of each the rank whose replay without gaps is furthest off."""
     rows = []
-    for part in found.partition_by("step", maintain_order=True):
+    for part in frame.partition_by("step", maintain_order=True):
         rows += part.filter(pl.col("rank").is_null()).to_dicts()
         off = pl.col("without_gaps_error_ratio").abs()
         rows += part.drop_nulls("rank").sort(off, descending=True, nulls_last=True)[:1].to_dicts()
@@ -80,10 +80,10 @@ def replay_table(found: pl.DataFrame) -> RenderableType:
     )  # fmt: skip
 
 
-def critical_path_table(found: pl.DataFrame) -> RenderableType:
+def critical_path_table(path: pl.DataFrame) -> RenderableType:
     """What is longest on the path of each step; the rest in a row of its own."""
     rows = []
-    for part in found.partition_by("step", maintain_order=True):
+    for part in path.partition_by("step", maintain_order=True):
         rows += part[:_MOST_OF_A_STEP].to_dicts()
         rest = part[_MOST_OF_A_STEP:]
         if rest.height:
@@ -101,7 +101,7 @@ def critical_path_table(found: pl.DataFrame) -> RenderableType:
     )  # fmt: skip
 
 
-def runner_up_table(found: pl.DataFrame) -> RenderableType:
+def runner_up_table(rows: pl.DataFrame) -> RenderableType:
     """What is longest on the runner-up path of each step, and by how much that is behind."""
     return FittedTable(
         [
@@ -111,15 +111,15 @@ def runner_up_table(found: pl.DataFrame) -> RenderableType:
             Column("of the path", "share_ratio", percent),
             Column("path is shorter by (ms)", "behind_ns", ms),
         ],
-        [row for step in found.partition_by("step", maintain_order=True)
+        [row for step in rows.partition_by("step", maintain_order=True)
          for row in step.head(_MOST_OF_A_STEP).to_dicts()],
         "Runner-up path: the longest but the critical one",
     )  # fmt: skip
 
 
-def slack_table(found: pl.DataFrame) -> RenderableType:
+def slack_table(rows: pl.DataFrame) -> RenderableType:
     """The operations with the least slack above 0 of each step: what is next to be critical."""
-    steps = found.filter(pl.col("slack_ns") > 0).partition_by("step", maintain_order=True)
+    steps = rows.filter(pl.col("slack_ns") > 0).partition_by("step", maintain_order=True)
     return FittedTable(
         [
             Column("step", "step", plain), Column("rank", "rank", plain), Column("kind", "kind"),
@@ -131,13 +131,13 @@ def slack_table(found: pl.DataFrame) -> RenderableType:
     )  # fmt: skip
 
 
-def whatif_steps_table(found: pl.DataFrame) -> RenderableType:
+def whatif_steps_table(frame: pl.DataFrame) -> RenderableType:
     """Rows of the metric `whatif_steps`."""
-    mean = found.height - 1
+    mean = frame.height - 1
     rows = [
         {**row, "what": "mean" if at == mean else plain(row["step"]),
          "change": _ratio_of(row["predicted_step_ns"], row["replayed_step_ns"])}
-        for at, row in enumerate(found.to_dicts())
+        for at, row in enumerate(frame.to_dicts())
     ]  # fmt: skip
     steps = FittedTable(
         [
@@ -149,26 +149,26 @@ def whatif_steps_table(found: pl.DataFrame) -> RenderableType:
         rows,
         "What if",
     )  # fmt: skip
-    saved = found["saved"].to_list()[mean] or []
+    saved = frame["saved"].to_list()[mean] or []
     columns = [Column("part", "part"), Column("kind", "kind"), Column("saved (ms)", "saved_ns", ms)]
     tables = [
         steps, FittedTable(columns, saved, "Where the saved time was, on the critical path")
     ]  # fmt: skip
-    listed = found["contributions"].to_list()[mean]
-    return Group(*tables, *([] if listed is None else [_contributions_table(listed)]))
+    parts = frame["contributions"].to_list()[mean]
+    return Group(*tables, *([] if parts is None else [_contributions_table(parts)]))
 
 
 def _contributions_table(rows: list[dict[str, Any]]) -> FittedTable:
     """What makes a step longer than the ideal, the largest first."""
-    listed = sorted(rows, key=_weight)
-    more = len(listed) - _MOST_CONTRIBUTIONS
+    parts = sorted(rows, key=_weight)
+    more = len(parts) - _MOST_CONTRIBUTIONS
     return FittedTable(
         [
             Column("of", "kind"),
             Column("name", "name"),
             Column("step, times the ideal", "slowdown", _times),
         ],
-        listed[:_MOST_CONTRIBUTIONS],
+        parts[:_MOST_CONTRIBUTIONS],
         "What makes the step longer, each alone",
         f"{more} more with --json" if more > 0 else None,
     )

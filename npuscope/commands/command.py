@@ -136,7 +136,7 @@ def command(*of: str, json: bool = True) -> Callable[[Callable[..., None]], Call
     --memory, in this order; keyword-only arguments come after PATH.
     """
 
-    def made(body: Callable[..., None]) -> Callable[..., None]:
+    def make(body: Callable[..., None]) -> Callable[..., None]:
         _, *own = inspect.signature(body, eval_str=True).parameters.values()
         last = [one for one in own if one.kind is Parameter.KEYWORD_ONLY]
         arguments = [one for one in own if _is_argument(one)]
@@ -154,11 +154,11 @@ def command(*of: str, json: bool = True) -> Callable[[Callable[..., None]], Call
             _option("memory", Memory),
         ]
 
-        def run(**given: Any) -> None:
+        def run(**values: Any) -> None:
             names = ("path", "folder", "store", "jobs", "memory")
-            scope = Scope(**{name: given.pop(name) for name in of})
-            source = source_of(**{name: given.pop(name) for name in names}, run=scope.run)
-            body(Request(source, scope, given.pop("json", False)), **given)
+            scope = Scope(**{name: values.pop(name) for name in of})
+            source = source_of(**{name: values.pop(name) for name in names}, run=scope.run)
+            body(Request(source, scope, values.pop("json", False)), **values)
 
         run.__name__, run.__doc__, run.__module__ = body.__name__, body.__doc__, body.__module__
         parameters = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in options]
@@ -166,12 +166,12 @@ def command(*of: str, json: bool = True) -> Callable[[Callable[..., None]], Call
         run.__annotations__ = {one.name: one.annotation for one in parameters}
         return run
 
-    return made
+    return make
 
 
 def _is_argument(one: Parameter) -> bool:
-    told = getattr(one.annotation, "__metadata__", ())
-    return any(isinstance(info, typer.models.ArgumentInfo) for info in told)
+    metadata = getattr(one.annotation, "__metadata__", ())
+    return any(isinstance(info, typer.models.ArgumentInfo) for info in metadata)
 
 
 def _option(name: str, annotation: Any, default: Any = None) -> Parameter:

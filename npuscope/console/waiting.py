@@ -100,15 +100,15 @@ def _tell_in_time() -> None:
 def _tell() -> None:
     global _drawn, _is_told
     _is_told = True
-    told = one_line(_doing[-1])
+    line = one_line(_doing[-1])
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        tell(f"{told} ...\n")
+        tell(f"{line} ...\n")
         return
     from rich.text import Text
 
     from .screen import Screen
 
-    text = Text(told, overflow="ellipsis", no_wrap=True)
+    text = Text(line, overflow="ellipsis", no_wrap=True)
     if _drawn is None:
         _drawn = Screen(stderr=True).status(text)
         _drawn.start()

@@ -53,46 +53,46 @@ ClusterForm = Literal["text", "db"]
 
 
 def write_cluster_output(
-    seen: Sequence[Capture], out: Path, form: ClusterForm, *, old: bool = False
+    captures: Sequence[Capture], out: Path, form: ClusterForm, *, old: bool = False
 ) -> Path:
     """Writes `cluster_analysis_output` below `out`; returns the folder."""
     folder = out / "cluster_analysis_output"
     folder.mkdir(parents=True, exist_ok=True)
     if form == "db":
-        _write_db(seen, folder / "cluster_analysis.db", old=old)
+        _write_db(captures, folder / "cluster_analysis.db", old=old)
         return folder
-    _write_steps(seen, folder / "cluster_step_trace_time.csv", old=old)
-    times, links = _merge(seen, communication, old=old), _merge(seen, matrix, old=old)
+    _write_steps(captures, folder / "cluster_step_trace_time.csv", old=old)
+    times, links = _merge(captures, communication, old=old), _merge(captures, matrix, old=old)
     for name, content in (
         ("cluster_communication.json", times),
         ("cluster_communication_matrix.json", links),
-        ("communication_group.json", _groups_json(seen, old=old)),
+        ("communication_group.json", _groups_json(captures, old=old)),
     ):
         (folder / name).write_text(json.dumps(content), encoding="utf-8")
     return folder
 
 
-def _groups(seen: Sequence[Capture]) -> list[tuple[str, Group]]:
+def _groups(captures: Sequence[Capture]) -> list[tuple[str, Group]]:
     """Groups that communicate, each with how its first operation is filed."""
-    found: dict[str, tuple[str, Group]] = {}
-    for c in seen:
+    groups: dict[str, tuple[str, Group]] = {}
+    for c in captures:
         for op in c.comm_ops:
-            found.setdefault(op.group.name, (reports.category(op), op.group))
-    return list(found.values())
+            groups.setdefault(op.group.name, (reports.category(op), op.group))
+    return list(groups.values())
 
 
 def _members(group: Group) -> str:
     return f"({', '.join(map(str, group.ranks))}{',' if len(group.ranks) == 1 else ''})"
 
 
-def _step_rows(seen: Sequence[Capture], figures: Any) -> list[list[Any]]:
+def _step_rows(captures: Sequence[Capture], figures: Any) -> list[list[Any]]:
     """(step, type, index, figures, capture or None), ranks before stages."""
     rows: list[list[Any]] = []
     stages: dict[tuple[int, tuple[int, ...]], list[tuple[float, ...]]] = {}
     stage_of: dict[int, list[int]] = {}
-    for c in seen:
+    for c in captures:
         stage_of.setdefault(c.place["pp"], []).append(c.rank)
-    for c in seen:
+    for c in captures:
         for step, row in zip(c.steps, figures(c), strict=True):
             rows.append([step.step, "rank", c.rank, row, c])
             key = (step.step, tuple(sorted(stage_of[c.place["pp"]])))
@@ -102,23 +102,23 @@ def _step_rows(seen: Sequence[Capture], figures: Any) -> list[list[Any]]:
     return rows
 
 
-def _write_steps(seen: Sequence[Capture], path: Path, *, old: bool) -> None:
+def _write_steps(captures: Sequence[Capture], path: Path, *, old: bool) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns = reports.STEP_COLUMNS[:-1] if old else reports.STEP_COLUMNS
     axes = () if old else ("DP Index", "PP Index", "TP Index")
     writer.writerow(["Step", "Type", "Index", *columns, *axes])
-    for step, kind, index, row, c in _step_rows(seen, reports.step_trace_text):
+    for step, kind, index, row, c in _step_rows(captures, reports.step_trace_text):
         places = [c.place[axis] for axis in ("dp", "pp", "tp")] if c else ["NA"] * 3
         writer.writerow([step, kind, index, *row[: len(columns)], *places[: len(axes)]])
     path.write_text(text.getvalue(), encoding="utf-8")
 
 
-def _merge(seen: Sequence[Capture], of_rank: Any, *, old: bool) -> Tree:
+def _merge(captures: Sequence[Capture], of_rank: Any, *, old: bool) -> Tree:
     """All ranks' files as one: members -> step -> operation -> rank (or pair of global ranks)."""
-    groups = {str(group_hash(g.name)): g for _, g in _groups(seen)}
-    found: Tree = {}
-    for c in seen:
+    groups = {str(group_hash(g.name)): g for _, g in _groups(captures)}
+    tree: Tree = {}
+    for c in captures:
         for step, kinds in of_rank(c).items():
             for kind, operations in kinds.items():
                 for key, entry in operations.items():
@@ -126,7 +126,7 @@ def _merge(seen: Sequence[Capture], of_rank: Any, *, old: bool) -> Tree:
                     if group is None:  # sums over operations
                         continue
                     top = "p2p" if old and kind == "p2p" else _members(group)
-                    place = found.setdefault(top, {}).setdefault(step, {}).setdefault(key, {})
+                    place = tree.setdefault(top, {}).setdefault(step, {}).setdefault(key, {})
                     if of_rank is matrix:
                         pairs = ((pair.split("-"), link) for pair, link in entry.items())
                         place.update({
@@ -135,20 +135,20 @@ def _merge(seen: Sequence[Capture], of_rank: Any, *, old: bool) -> Tree:
                         })  # fmt: skip
                     else:
                         place[str(c.rank)] = entry
-    for steps in found.values():
+    for steps in tree.values():
         for operations in steps.values():
             operations["Total Op Info"] = next(iter(operations.values()))
-    return found
+    return tree
 
 
-def _groups_json(seen: Sequence[Capture], *, old: bool) -> Tree:
-    found: Tree = {"collective": [], "p2p": []}
-    for kind, group in _groups(seen):
+def _groups_json(captures: Sequence[Capture], *, old: bool) -> Tree:
+    tree: Tree = {"collective": [], "p2p": []}
+    for kind, group in _groups(captures):
         # A set is written as it iterates.
-        found[kind].append(list(reversed(group.ranks)))
+        tree[kind].append(list(reversed(group.ranks)))
     if not old:
-        found["comm_group_parallel_info"] = [_group_row(*one) for one in _groups(seen)]
-    return found
+        tree["comm_group_parallel_info"] = [_group_row(*one) for one in _groups(captures)]
+    return tree
 
 
 def _group_row(kind: str, group: Group) -> Tree:
@@ -161,25 +161,31 @@ def _group_row(kind: str, group: Group) -> Tree:
     }
 
 
-def _write_db(seen: Sequence[Capture], path: Path, *, old: bool) -> None:
+def _write_db(captures: Sequence[Capture], path: Path, *, old: bool) -> None:
     rows: dict[str, list[tuple[object, ...]]] = {new: [] for new, _, _ in _TABLES}
-    for step, kind, index, row, c in _step_rows(seen, reports.step_trace_db):
-        shown = str(index).replace(" ", "")
+    for step, kind, index, row, c in _step_rows(captures, reports.step_trace_db):
+        text = str(index).replace(" ", "")
         places = [c.place[axis] if c and not old else 0 for axis in ("dp", "pp", "tp")]
-        rows["ClusterStepTraceTime"].append((str(step), kind, shown, *row, *places))
-    for c in seen:
+        rows["ClusterStepTraceTime"].append((str(step), kind, text, *row, *places))
+    for c in captures:
         _add_matrix(c, rows)
         path_of_rank = f"/data/{c.host_name}_{c.process_id}_20251127123437000_ascend_pt"
         rows["RankDeviceMap"].append((c.rank, c.device_id, c.host_uid, path_of_rank))
         if (c.host_uid, c.host_name) not in rows["HostInfo"]:
             rows["HostInfo"].append((c.host_uid, c.host_name))
-    for kind, group in _groups(seen):
-        told = _group_row(kind, group)
-        shown = _members(group).replace(" ", "")
+    for kind, group in _groups(captures):
+        row_of_group = _group_row(kind, group)
+        text = _members(group).replace(" ", "")
         rows["CommunicationGroupMapping"].append(
-            (kind, shown, told["group_name"], told["group_id"], told["pg_name"])
+            (
+                kind,
+                text,
+                row_of_group["group_name"],
+                row_of_group["group_id"],
+                row_of_group["pg_name"],
+            )
         )
-    job = seen[0].job
+    job = captures[0].job
     sizes = {
         "tensor_model_parallel_size": job.tp, "pipeline_model_parallel_size": job.pp,
         "data_parallel_size": job.dp, "context_parallel_size": 1,
@@ -188,7 +194,7 @@ def _write_db(seen: Sequence[Capture], path: Path, *, old: bool) -> None:
     rows["ClusterBaseInfo"] = [] if old else [("distributed_args", json.dumps(sizes))]
     names = {new: before if old else new for new, before, _ in _TABLES}
     tables = {names[new]: columns for new, _, columns in _TABLES}
-    save(path, tables, {names[new]: found for new, found in rows.items()}, ())
+    save(path, tables, {names[new]: table_rows for new, table_rows in rows.items()}, ())
 
 
 def _add_matrix(c: Capture, rows: dict[str, list[tuple[object, ...]]]) -> None:
@@ -205,9 +211,9 @@ def _add_matrix(c: Capture, rows: dict[str, list[tuple[object, ...]]]) -> None:
             rows["ClusterCommunicationBandwidth"] += [(*head, *size, *one) for one in packets]
     groups = {str(group_hash(op.group.name)): op.group for op in c.comm_ops}
     for row in reports.matrix_rows(c) if c.job.comm_tasks else ():
-        name, told = row.name.split("@")
-        ranks = groups[told].ranks
+        name, group_name = row.name.split("@")
+        ranks = groups[group_name].ranks
         rows["ClusterCommunicationMatrix"].append((
-            f"step{row.step}", name, told, float(ranks[row.source]), float(ranks[row.target]),
+            f"step{row.step}", name, group_name, float(ranks[row.source]), float(ranks[row.target]),
             row.transport, row.op_name or None, row.size_mb, row.time_ms, row.bandwidth_gb_s,
         ))  # fmt: skip

@@ -146,15 +146,15 @@ def save(path: Path, tables: dict[str, str], rows: Rows, indexes: Iterable[str])
         db.execute("pragma journal_mode = off")
         db.execute("pragma synchronous = off")
         db.execute("begin")
-        made: set[str] = set()
+        tables_here: set[str] = set()
         for table, columns in tables.items():
             if rows[table]:
-                made.add(table)
+                tables_here.add(table)
                 db.execute(f"CREATE TABLE {table} ({columns})")
                 places = ",".join("?" * len(rows[table][0]))
                 db.executemany(f"insert into {table} values ({places})", rows[table])
         for index in indexes:
-            if index.split(" ON ")[1].split()[0] in made:
+            if index.split(" ON ")[1].split()[0] in tables_here:
                 db.execute(index)
         db.execute("commit")
 
@@ -251,22 +251,22 @@ def add_calls(c: Capture, rows: Rows, pool: Pool) -> None:
     queue = c.process_id << 32 | c.queue_thread
     communicates = {op.launch.connection_id for op in c.comm_ops}
     copies = {copy.launch.connection_id for copy in c.copies}
-    found = rows["CANN_API"]
+    calls = rows["CANN_API"]
     for launch in c.launches():
         t, id_, inner_id = launch.times, launch.connection_id, launch.api_connection_id
         api, inner = (t.api_start_ns, t.api_end_ns), (t.launch_start_ns, t.launch_end_ns)
         name = _id(pool, launch.api)
         if id_ in communicates:
-            found.append((*api, _ACL, queue, id_, name))
-            found.append((*inner, _COMMUNICATION, queue, inner_id, _id(pool, "Launch_Ffts")))
+            calls.append((*api, _ACL, queue, id_, name))
+            calls.append((*inner, _COMMUNICATION, queue, inner_id, _id(pool, "Launch_Ffts")))
         elif id_ in copies:
-            found.append((*api, _ACL, queue, id_, name))
+            calls.append((*api, _ACL, queue, id_, name))
         else:
-            found.append((*api, _ACL, queue, inner_id, name))
-            found.append((*inner, _NODE, queue, id_, _id(pool, "launch")))
+            calls.append((*api, _ACL, queue, inner_id, name))
+            calls.append((*inner, _NODE, queue, id_, _id(pool, "launch")))
     main = c.process_id << 32 | c.main_thread
     wait = _id(pool, "aclrtSynchronizeStreamWithTimeout")
-    found += [(start_ns, end_ns, _ACL, main, id_, wait) for start_ns, end_ns, id_ in c.waits]
+    calls += [(start_ns, end_ns, _ACL, main, id_, wait) for start_ns, end_ns, id_ in c.waits]
 
 
 def _pytorch(c: Capture, rows: Rows, pool: Pool) -> None:

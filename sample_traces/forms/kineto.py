@@ -35,7 +35,7 @@ Event = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class NumberText:
     """Text that stands in JSON as it is: a number with its digits."""
 
     text: str
@@ -53,9 +53,9 @@ def write_kineto(c: Capture, folder: Path) -> Path:
     return path
 
 
-def kineto_text(c: Capture, found: Iterable[Event]) -> str:
+def kineto_text(c: Capture, trace_events: Iterable[Event]) -> str:
     """A whole file with these events."""
-    body = ",".join(event_text(event) for event in found)
+    body = ",".join(event_text(event) for event in trace_events)
     return f'{head_text(c)}{body}\n  ],\n  "traceName": "{file_name(c)}"\n}}'
 
 
@@ -105,15 +105,15 @@ def event_text(event: Event) -> str:
 
 
 def _json(value: object) -> str:
-    return value.text if isinstance(value, Written) else json.dumps(value)
+    return value.text if isinstance(value, NumberText) else json.dumps(value)
 
 
 def events(c: Capture) -> list[Event]:
     """All events of the rank, in the profiler's order: host, device, memory, its own span."""
-    found = [*_metadata(c), *_annotations(c), *_operators(c), *_calls(c), *_device(c)]
+    events = [*_metadata(c), *_annotations(c), *_operators(c), *_calls(c), *_device(c)]
     if c.job.memory:
-        found += _memory(c)
-    return [*found, *_span(c)]
+        events += _memory(c)
+    return [*events, *_span(c)]
 
 
 def slice_of(
@@ -124,12 +124,12 @@ def slice_of(
     start_ns, end_ns = times
     return {
         "ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": _us(c, start_ns),
-        "dur": Written(microseconds(end_ns - start_ns)), "args": args,
+        "dur": NumberText(microseconds(end_ns - start_ns)), "args": args,
     }  # fmt: skip
 
 
-def _us(c: Capture, ns: int) -> Written:
-    return Written(microseconds(ns - base_ns(c)))
+def _us(c: Capture, ns: int) -> NumberText:
+    return NumberText(microseconds(ns - base_ns(c)))
 
 
 def _metadata(c: Capture) -> Iterator[Event]:
@@ -164,8 +164,8 @@ def _annotations(c: Capture) -> Iterator[Event]:
 def _tasks(c: Capture) -> list[Kernel | CommOp | Copy]:
     """What ran on the device by its start; HCCL's own kernels have no counterpart."""
     kernels = [kernel for kernel in c.kernels if kernel.work.is_compute]
-    found: list[Kernel | CommOp | Copy] = [*kernels, *c.comm_ops, *c.copies]
-    return sorted(found, key=lambda item: (item.start_ns, item.stream_id))
+    tasks: list[Kernel | CommOp | Copy] = [*kernels, *c.comm_ops, *c.copies]
+    return sorted(tasks, key=lambda item: (item.start_ns, item.stream_id))
 
 
 def _thread(c: Capture, launch: Launch) -> int:
@@ -238,10 +238,10 @@ def _device(c: Capture) -> Iterator[Event]:
 def _collective(op: CommOp) -> Event:
     """HCCL counts the smaller of what a rank gives and gets."""
     size = len(op.group.ranks)
-    given = op.element_count * (size if op.op_type == "reduceScatter" else 1)
+    count = op.element_count * (size if op.op_type == "reduceScatter" else 1)
     got = op.element_count * (size if op.op_type == "allGather" else 1)
     return {
-        "Collective name": _COLLECTIVES[op.op_type][0], "In msg nelems": given,
+        "Collective name": _COLLECTIVES[op.op_type][0], "In msg nelems": count,
         "Out msg nelems": got, "Group size": size, "dtype": _DATA_TYPES[op.data_type],
         "Process Group Name": op.group.name, "Process Group Description": op.group.label,
         "Process Group Ranks": json.dumps(list(op.group.ranks)),
@@ -267,7 +267,7 @@ def _memory(c: Capture) -> Iterator[Event]:
 def _span(c: Capture) -> Iterator[Event]:
     """The profiler's own record of its session."""
     at = _us(c, c.session_start_ns)
-    dur = Written(microseconds(c.session_end_ns - c.session_start_ns))
+    dur = NumberText(microseconds(c.session_end_ns - c.session_start_ns))
     yield {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans",
            "tid": "PyTorch Profiler", "ts": at, "dur": dur, "args": {"Op count": 0}}  # fmt: skip
     yield {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "",

@@ -42,7 +42,7 @@ Launched = TypeVar("Launched", Kernel, CommOp, Copy)
 
 
 def write_msprof(
-    seen: Sequence[Capture],
+    captures: Sequence[Capture],
     out: Path,
     *,
     text: bool = True,
@@ -56,30 +56,30 @@ def write_msprof(
     slices: files that the timeline and the kernel table are cut into. iterations: whether it ran
     whole graphs. ranks: whether info.json tells the rank of a device.
     """
-    first = seen[0]
-    seen = [_apart(c, number) for number, c in enumerate(seen)]
-    ended = _moment(max(c.session_end_ns for c in seen) + 20_000_000_000)
+    first = captures[0]
+    captures = [_apart(c, number) for number, c in enumerate(captures)]
+    ended = _moment(max(c.session_end_ns for c in captures) + 20_000_000_000)
     chance = random.Random(f"{first.job.seed}/msprof/{first.rank}")
     letters = "".join(chance.choice("ABCDEFGHIJKLMNOPQRSTUVWXYZ") for _ in range(16))
     root = out / f"PROF_{first.rank + 1:06d}_{_moment(first.session_start_ns)}_{letters}"
     stamp = f"_{ended[:14]}"
-    _write_info(seen, root, ranks=ranks)
+    _write_info(captures, root, ranks=ranks)
     folder = root / "mindstudio_profiler_output"
     folder.mkdir()
     if text:
-        _write_timeline(seen, folder, stamp, slices)
-        _write_table(seen, folder, "op_summary", stamp, slices)
+        _write_timeline(captures, folder, stamp, slices)
+        _write_table(captures, folder, "op_summary", stamp, slices)
         header = "Device_id,kernel_name,kernel_type,stream_id,task_id,task_time(us),task_start(us)"
-        rows = [row for c in seen for row in _task_rows(c)]
+        rows = [row for c in captures for row in _task_rows(c)]
         write_lines(folder / f"task_time{stamp}.csv", f"{header},task_stop(us)", rows)
         if first.job.memory:
-            write_memory(seen, folder, stamp=stamp, unit="KB")
-        if first.comm_ops and first.job.comm_tasks and len(seen) == 1:
+            write_memory(captures, folder, stamp=stamp, unit="KB")
+        if first.comm_ops and first.job.comm_tasks and len(captures) == 1:
             _write_analysis(first, root / "analyze")
     if iterations:
-        _write_iterations(seen, folder, stamp)
+        _write_iterations(captures, folder, stamp)
     if database:
-        _write_database(seen, root / f"msprof{stamp}.db")
+        _write_database(captures, root / f"msprof{stamp}.db")
     return root
 
 
@@ -92,7 +92,7 @@ def _apart(c: Capture, number: int) -> Capture:
     if not number:
         return c
 
-    def moved(launch: Launch) -> Launch:
+    def move(launch: Launch) -> Launch:
         return replace(
             launch,
             connection_id=launch.connection_id + number * _APART,
@@ -100,7 +100,7 @@ def _apart(c: Capture, number: int) -> Capture:
         )
 
     def all_moved(items: list[Launched]) -> list[Launched]:
-        return [replace(item, launch=moved(item.launch)) for item in items]
+        return [replace(item, launch=move(item.launch)) for item in items]
 
     return replace(
         c,
@@ -111,19 +111,21 @@ def _apart(c: Capture, number: int) -> Capture:
     )
 
 
-def _write_timeline(seen: Sequence[Capture], folder: Path, stamp: str, slices: int) -> None:
+def _write_timeline(captures: Sequence[Capture], folder: Path, stamp: str, slices: int) -> None:
     """Only the first slice has the names of processes and threads."""
-    events: list[Any] = [event for c in seen for event in device_metadata(c)]
-    events += [event for c in seen for event in device_events(c)]
+    events: list[Any] = [event for c in captures for event in device_metadata(c)]
+    events += [event for c in captures for event in device_events(c)]
     for name, part in _parts("msprof", stamp, events, slices):
         with (folder / f"{name}.json").open("w", encoding="utf-8") as file:
             json.dump(part, file)
 
 
-def _write_table(seen: Sequence[Capture], folder: Path, name: str, stamp: str, slices: int) -> None:
+def _write_table(
+    captures: Sequence[Capture], folder: Path, name: str, stamp: str, slices: int
+) -> None:
     titles = KERNEL_HEADER.split(",")[1:]  # no Step Id
     header = ",".join(_RENAMED.get(title, title) for title in titles)
-    rows = [row.partition(",")[2] for c in seen for row in kernel_rows(c)]
+    rows = [row.partition(",")[2] for c in captures for row in kernel_rows(c)]
     for file, part in _parts(name, stamp, rows, slices):
         write_lines(folder / f"{file}.csv", header, part)
 
@@ -155,10 +157,10 @@ def _task_rows(c: Capture) -> list[str]:
     ]
 
 
-def _write_iterations(seen: Sequence[Capture], folder: Path, stamp: str) -> None:
+def _write_iterations(captures: Sequence[Capture], folder: Path, stamp: str) -> None:
     rows: list[str] = []
     events: list[Any] = []
-    for c in seen:
+    for c in captures:
         for name, args in (
             ("process_name", {"name": "Step Trace"}),
             ("thread_name", {"name": "Step Trace(Model ID:1)"}),
@@ -189,33 +191,33 @@ def _write_iterations(seen: Sequence[Capture], folder: Path, stamp: str) -> None
 def _write_analysis(c: Capture, folder: Path) -> None:
     """What `msprof --analyze=on` makes: flat, and of every operation by itself."""
     folder.mkdir()
-    found = reports.op_reports(c)
-    measures = {report.key: operation_entry(report) for report in found}
-    write_json(folder / "communication.json", {**measures, "total": total_entry(found)})
+    entries = reports.op_reports(c)
+    measures = {report.key: operation_entry(report) for report in entries}
+    write_json(folder / "communication.json", {**measures, "total": total_entry(entries)})
     matrix = {
         report.key: {
             f"{row.source}-{row.target}": link_block(row) for row in reports.op_links(report.op)
         }
-        for report in found
+        for report in entries
     }
     write_json(folder / "communication_matrix.json", matrix)
 
 
-def _write_database(seen: Sequence[Capture], path: Path) -> None:
+def _write_database(captures: Sequence[Capture], path: Path) -> None:
     """CANN's tables only; no rank is named."""
     rows: db.Rows = {table: [] for table in db.TABLES}
     pool = db.Pool()
-    for c in seen:
+    for c in captures:
         db.add_tasks(c, rows, pool)
         db.add_calls(c, rows, pool)
         rows["AICORE_FREQ"] += db.frequency_rows(c)
         rows["RANK_DEVICE_MAP"].append((-1, c.device_id))
         if c.job.memory:
             rows["NPU_MODULE_MEM"] += db.module_rows(c)
-    first = seen[0]
+    first = captures[0]
     rows["HOST_INFO"] = [(first.host_uid, first.host_name)]
     rows["NPU_INFO"] = [(device, "Ascend910B") for device in range(first.job.ranks_per_host)]
-    ends = min(c.session_start_ns for c in seen), max(c.session_end_ns for c in seen)
+    ends = min(c.session_start_ns for c in captures), max(c.session_end_ns for c in captures)
     rows["SESSION_TIME_INFO"] = [ends]
     rows["META_DATA"] = [("SCHEMA_VERSION", "1.0.0")]
     db.save_main(path, rows, [pool])
@@ -224,13 +226,13 @@ def _write_database(seen: Sequence[Capture], path: Path) -> None:
 _BOOTED_NS = 4_699_801_002_845_430
 
 
-def _write_info(seen: Sequence[Capture], root: Path, *, ranks: bool) -> None:
+def _write_info(captures: Sequence[Capture], root: Path, *, ranks: bool) -> None:
     """Makes the folders host and device_N of a PROF folder with what they tell."""
-    _write(root / "host", "", seen[0], _machine(seen[0]))
-    for c in seen:
-        told = c.rank if ranks else -1
+    _write(root / "host", "", captures[0], _machine(captures[0]))
+    for c in captures:
+        rank = c.rank if ranks else -1
         device = {**_machine(c), "devices": str(c.device_id), "DeviceInfo": [_device(c)]}
-        _write(root / f"device_{c.device_id}", f".{c.device_id}", c, {**device, "rank_id": told})
+        _write(root / f"device_{c.device_id}", f".{c.device_id}", c, {**device, "rank_id": rank})
 
 
 def _machine(c: Capture) -> dict[str, object]:
@@ -260,9 +262,9 @@ def _write(folder: Path, suffix: str, c: Capture, info: dict[str, object]) -> No
         ("end", "End", c.session_end_ns),
     ):
         at = datetime.fromtimestamp(ns // 10**9, tz=timezone.utc)
-        told = {
+        fields = {
             f"collectionDate{word}": f"{at:%Y-%m-%d %H:%M:%S}.{ns // 1000 % 10**6:06d}",
             f"collectionTime{word}": str(ns // 1000),
             "clockMonotonicRaw": str(_BOOTED_NS + ns - c.session_start_ns),
         }
-        (folder / f"{which}_info{suffix}").write_text(json.dumps(told))
+        (folder / f"{which}_info{suffix}").write_text(json.dumps(fields))

@@ -31,21 +31,21 @@ def pmu(
     cube_ns = busy_ns if on_cube else 0
     vector_ns = busy_ns if on_vector else 0
     vector_blocks = work.mix_block_count or work.block_count
-    found: dict[str, float] = {
+    values: dict[str, float] = {
         "aic_total_time": cube_ns,
         "aic_total_cycles": _cycles(cube_ns, frequency_mhz, work.block_count),
     }
     for time, ratio, share in _CUBE_PIPES if pipes else ():
-        time_ns = found[time] = int(cube_ns * share)
-        found[ratio] = round(time_ns / cube_ns, 3) if cube_ns else 0.0
-    found["aic_icache_miss_rate"] = 0.002 if on_cube else 0.0
-    found["aiv_total_time"] = vector_ns
-    found["aiv_total_cycles"] = _cycles(vector_ns, frequency_mhz, vector_blocks)
+        time_ns = values[time] = int(cube_ns * share)
+        values[ratio] = round(time_ns / cube_ns, 3) if cube_ns else 0.0
+    values["aic_icache_miss_rate"] = 0.002 if on_cube else 0.0
+    values["aiv_total_time"] = vector_ns
+    values["aiv_total_cycles"] = _cycles(vector_ns, frequency_mhz, vector_blocks)
     for time, ratio, share in _VECTOR_PIPES if pipes else ():
-        time_ns = found[time] = int(vector_ns * share)
-        found[ratio] = round(time_ns / vector_ns, 3) if vector_ns else 0.0
-    found["aiv_icache_miss_rate"] = 0.013 if on_vector else 0.0
-    return found
+        time_ns = values[time] = int(vector_ns * share)
+        values[ratio] = round(time_ns / vector_ns, 3) if vector_ns else 0.0
+    values["aiv_icache_miss_rate"] = 0.013 if on_vector else 0.0
+    return values
 
 
 def database_only() -> dict[str, float]:

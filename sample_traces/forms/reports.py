@@ -81,7 +81,7 @@ def overlap_slices(c: Capture) -> list[tuple[str, int, int]]:
         "Free": free,
     }
     return sorted(
-        ((name, a, b) for name, found in named.items() for a, b in found), key=lambda row: row[1]
+        ((name, a, b) for name, spans in named.items() for a, b in spans), key=lambda row: row[1]
     )
 
 
@@ -142,17 +142,17 @@ def op_reports(c: Capture) -> list[OpReport]:
 
 def matrix_rows(c: Capture) -> list[MatrixRow]:
     """Links of all operations, by step, category, type and group, as the profiler ranks them."""
-    found: dict[tuple[int, str, str, int, int], list[MatrixRow]] = {}
+    by_key: dict[tuple[int, str, str, int, int], list[MatrixRow]] = {}
     for op in c.comm_ops:
         for row in op_links(op):
             key = (op.step, category(op), _matrix_name(op), row.source, row.target)
-            found.setdefault(key, []).append(row)
+            by_key.setdefault(key, []).append(row)
     return [
         MatrixRow(
             f"{name.split('@')[0]}-{variant}@{name.split('@')[1]}", step, kind, source, target,
             row.transport, row.size_mb, row.time_ms, row.bandwidth_gb_s, row.op_name,
         )
-        for (step, kind, name, source, target), rows in found.items()
+        for (step, kind, name, source, target), rows in by_key.items()
         for variant, row in _rank_rows(rows)
     ]  # fmt: skip
 
@@ -179,18 +179,18 @@ def category(op: CommOp) -> str:
 
 def union_of(intervals: list[Interval]) -> list[Interval]:
     """Sorted, without overlaps; touching ones become one, empty ones vanish."""
-    found: list[Interval] = []
+    union: list[Interval] = []
     for start, end in sorted(i for i in intervals if i[1] > i[0]):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if union and start <= union[-1][1]:
+            union[-1] = (union[-1][0], max(end, union[-1][1]))
         else:
-            found.append((start, end))
-    return found
+            union.append((start, end))
+    return union
 
 
 def without(first: list[Interval], second: list[Interval]) -> list[Interval]:
     """What of the first merged list lies outside the second."""
-    found: list[Interval] = []
+    result: list[Interval] = []
     for start, end in first:
         for a, b in second:
             if b <= start:
@@ -198,11 +198,11 @@ def without(first: list[Interval], second: list[Interval]) -> list[Interval]:
             if a >= end:
                 break
             if a > start:
-                found.append((start, a))
+                result.append((start, a))
             start = max(start, b)
         if start < end:
-            found.append((start, end))
-    return found
+            result.append((start, end))
+    return result
 
 
 def _length(intervals: list[Interval]) -> int:

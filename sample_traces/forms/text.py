@@ -112,11 +112,11 @@ def _wait(wait_ns: int) -> str:
 
 
 def _statistic_rows(c: Capture) -> list[str]:
-    found: dict[tuple[str, str], list[int]] = {}
+    by_type: dict[tuple[str, str], list[int]] = {}
     for kernel in c.kernels:
-        found.setdefault((kernel.work.type, kernel.work.core), []).append(kernel.dur_ns)
-    whole = sum(sum(durations) for durations in found.values())
-    rows = sorted(found.items(), key=lambda item: -sum(item[1]))
+        by_type.setdefault((kernel.work.type, kernel.work.core), []).append(kernel.dur_ns)
+    whole = sum(sum(durations) for durations in by_type.values())
+    rows = sorted(by_type.items(), key=lambda item: -sum(item[1]))
     return [
         ",".join(map(str, (
             c.device_id, *key, len(ns), sum(ns) / 1000, min(ns) / 1000,
@@ -128,17 +128,17 @@ def _statistic_rows(c: Capture) -> list[str]:
 
 def communication(c: Capture) -> dict[str, dict[str, dict[str, object]]]:
     """Content of communication.json."""
-    found: dict[str, dict[str, dict[str, object]]] = {
+    tree: dict[str, dict[str, dict[str, object]]] = {
         f"step{step.step}": {"p2p": {}, "collective": {}} for step in c.steps
     }
     sums: dict[tuple[str, str], list[reports.OpReport]] = {}
     for report in reports.op_reports(c):
         step, kind = f"step{report.op.step}", reports.category(report.op)
         sums.setdefault((step, kind), []).append(report)
-        found[step][kind][report.key] = operation_entry(report)
+        tree[step][kind][report.key] = operation_entry(report)
     for (step, kind), mine in sums.items():
-        found[step][kind]["Total Op Info"] = total_entry(mine)
-    return found
+        tree[step][kind]["Total Op Info"] = total_entry(mine)
+    return tree
 
 
 def operation_entry(report: reports.OpReport) -> dict[str, object]:
@@ -203,16 +203,16 @@ def _sum_bands(mine: list[reports.OpReport], name: str) -> reports.Band:
 
 def matrix(c: Capture) -> dict[str, dict[str, dict[str, dict[str, object]]]]:
     """Content of communication_matrix.json."""
-    found: dict[str, dict[str, dict[str, dict[str, object]]]] = {
+    tree: dict[str, dict[str, dict[str, dict[str, object]]]] = {
         f"step{step.step}": {"p2p": {}, "collective": {}} for step in c.steps
     }
     for row in reports.matrix_rows(c):
         block = link_block(row)
         if row.op_name:
             block["Op Name"] = row.op_name
-        kind = found[f"step{row.step}"][row.category]
+        kind = tree[f"step{row.step}"][row.category]
         kind.setdefault(row.name, {})[f"{row.source}-{row.target}"] = block
-    return found
+    return tree
 
 
 def link_block(row: reports.MatrixRow) -> dict[str, object]:
@@ -226,12 +226,12 @@ def link_block(row: reports.MatrixRow) -> dict[str, object]:
 
 
 def write_memory(
-    seen: Sequence[Capture], folder: Path, *, stamp: str = "", unit: Unit = "MB"
+    captures: Sequence[Capture], folder: Path, *, stamp: str = "", unit: Unit = "MB"
 ) -> None:
     """Writes the memory tables of one process's devices; msprof and MindSpore count in KB."""
     device_title = "Device Type" if unit == "MB" else "Device"
     records, blocks = list[str](), list[str]()
-    for c in seen:
+    for c in captures:
         records += _record_rows(c, _UNIT_BYTES[unit])
         blocks += _block_rows(c, _UNIT_BYTES[unit])
     write_lines(
@@ -248,7 +248,7 @@ def write_memory(
         [
             f"{c.device_id},{module},{microseconds(time_ns)}\t,{size / _UNIT_BYTES[unit]},"
             f"NPU:{c.device_id}"
-            for c in seen
+            for c in captures
             for module, time_ns, size in memory.module_samples(c)
         ],
     )

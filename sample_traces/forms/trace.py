@@ -184,11 +184,11 @@ def _tracks(c: Capture) -> dict[tuple[str, int], int]:
     for op in c.comm_ops:
         count = max((task.plane_id + 1 for task in op.tasks), default=1)
         planes[op.group.name] = max(planes.get(op.group.name, 0), count)
-    found: dict[tuple[str, int], int] = {}
+    tracks: dict[tuple[str, int], int] = {}
     for group, count in planes.items():
         for plane in range(-1, count):
-            found[group, plane] = len(found)
-    return found
+            tracks[group, plane] = len(tracks)
+    return tracks
 
 
 def _cann(c: Capture) -> Iterator[tuple[int, Event]]:

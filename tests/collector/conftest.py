@@ -59,7 +59,7 @@ class Staged:
         reader: ModuleType,
         files: Path | Mapping[Role, Path | list[Path]],
         *,
-        wanted: frozenset[str] = frozenset(schema.tables()),
+        only: frozenset[str] = frozenset(schema.tables()),
         rank: int = 0,
     ) -> ReadLog:
         """`read(reader, {role: path or paths})` or `read(reader, folder)`."""
@@ -74,7 +74,7 @@ class Staged:
         source = RankSource("job", "pytorch", rank, "test", roles)
         log = ReadLog()
         consumed: list[int] = []
-        reader.read(self.con, source, log, wanted, consumed.append)
+        reader.read(self.con, source, log, only, consumed.append)
         assert sum(consumed) <= source.size_bytes
         return log
 

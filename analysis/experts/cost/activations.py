@@ -51,7 +51,7 @@ def activation_times(
     )
     place = (*CAPTURE, "rank", "step")
     passed = grouped.group_by(place).agg(passed=(pl.col("tokens") * pl.col("count")).sum())
-    found: list[dict[str, Any]] = []
+    times: list[dict[str, Any]] = []
     met = rows.join(passed, on=place, nulls_equal=True, maintain_order="left")
     for key, some in met.group_by(*CAPTURE, "type", maintain_order=True):
         if some.height < _LEAST_COUNT:
@@ -62,8 +62,8 @@ def activation_times(
         line = curve(tokens / calls, total_ns / calls, np.ones_like(calls))
         slope, error = line["ns_per_token"], line["error_ns_per_token"]
         if slope is not None and error is not None and slope > 2 * error:
-            found.append(dict(zip(_TIMES, (*key, slope, error), strict=True)))
-    return pl.DataFrame(found, schema=_TIMES)
+            times.append(dict(zip(_TIMES, (*key, slope, error), strict=True)))
+    return pl.DataFrame(times, schema=_TIMES)
 
 
 def activation_cost(times: pl.DataFrame, costs: pl.DataFrame) -> pl.DataFrame:

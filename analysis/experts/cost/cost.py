@@ -156,8 +156,8 @@ def _tokens_in_steps(
     """Tokens of the load in the steps of events: run, capture, routed (mean of a rank), layers (of
     a rank; NULL where not told); and the events of those ranks and steps."""
     step = (*CAPTURE, "step")
-    known = tables.load.filter(pl.col("tokens").is_not_null())
-    load = known.join(events.select(step).unique(), on=step, how="semi", nulls_equal=True)
+    counts = tables.load.filter(pl.col("tokens").is_not_null())
+    load = counts.join(events.select(step).unique(), on=step, how="semi", nulls_equal=True)
     timed = events.join(load.select(step).unique(), on=step, how="semi", nulls_equal=True)
     parts = load.filter(pl.col("ep_rank").is_not_null()).join(timed, on=_RANK, how="semi")
     is_global = load.filter(pl.col("ep_rank").is_null()).select(CAPTURE).unique()
@@ -184,9 +184,9 @@ def _tokens_in_steps(
             ),
         ]
     )  # fmt: skip
-    told = parts.select(_RANK).unique()
+    numbered = parts.select(_RANK).unique()
     mine = pl.concat(
-        [timed.join(told, on=_RANK, how="semi").join(is_global, on=CAPTURE, how="anti"),
+        [timed.join(numbered, on=_RANK, how="semi").join(is_global, on=CAPTURE, how="anti"),
          timed.join(is_global, on=CAPTURE, how="semi")]
     )  # fmt: skip
     return routed.filter(pl.col("routed") > 0), mine
@@ -247,12 +247,10 @@ def imbalance_cost(
             grouped_excess_ns=pl.col("grouped").mean(),
         )
     )
-    placed = tables.load.join(
-        tables.ranks.select(*_RANK, "pp_rank", "pp_size"), on=_RANK, how="left"
-    )
+    rows = tables.load.join(tables.ranks.select(*_RANK, "pp_rank", "pp_size"), on=_RANK, how="left")
     is_one = (pl.col("pp_rank").n_unique() == 1) & pl.col("ep_rank").is_not_null().all()
     is_only = (pl.col("pp_size").max() == 1).fill_null(False)
-    stages = placed.group_by(PLACE).agg(
+    stages = rows.group_by(PLACE).agg(
         stage=pl.when(is_only).then(0).when(is_one).then(pl.col("pp_rank").first()).cast(pl.Int32)
     )
     at = (*CAPTURE, "step", "stage")
@@ -325,9 +323,11 @@ def _tokens_of_devices(tables: ExpertTables) -> pl.DataFrame:
     load = tables.load.filter(pl.col("tokens").is_not_null()).join(
         tables.ranks.select(*_RANK, "ep_group"), on=_RANK, how="left"
     )
-    known = (pl.col("ep_rank").is_not_null() & pl.col("ep_group").is_not_null()).all().over(PLACE)
+    is_whole = (
+        (pl.col("ep_rank").is_not_null() & pl.col("ep_group").is_not_null()).all().over(PLACE)
+    )
     by_group = (
-        load.filter(known)
+        load.filter(is_whole)
         .group_by(*PLACE, "ep_group", device=pl.col("ep_rank").cast(pl.Int64))
         .agg(pl.col("tokens").sum().cast(pl.Float64), groups=pl.lit(1.0))
     )
@@ -352,12 +352,12 @@ def _lengths(tables: ExpertTables, lengths: pl.DataFrame | None) -> pl.DataFrame
     if lengths is None:
         return pl.DataFrame(schema=_LENGTHS)
     longest = pl.col("step_ns").max()
-    placed = lengths.join(tables.ranks.select(*_RANK, stage="pp_rank"), on=_RANK, how="left")
-    of_stages = placed.filter(pl.col("stage").is_not_null())
-    found = [
+    rows = lengths.join(tables.ranks.select(*_RANK, stage="pp_rank"), on=_RANK, how="left")
+    of_stages = rows.filter(pl.col("stage").is_not_null())
+    frames = [
         of_stages.group_by(*CAPTURE, "step", "stage").agg(longest),
-        placed.with_columns(stage=pl.lit(None, pl.Int32))
+        rows.with_columns(stage=pl.lit(None, pl.Int32))
         .group_by(*CAPTURE, "step", "stage")
         .agg(longest),
     ]
-    return pl.concat([one.select(pl.col(n).cast(t) for n, t in _LENGTHS.items()) for one in found])
+    return pl.concat([one.select(pl.col(n).cast(t) for n, t in _LENGTHS.items()) for one in frames])

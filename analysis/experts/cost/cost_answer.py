@@ -124,27 +124,27 @@ def cost_notes(costs: pl.DataFrame, layers: pl.DataFrame) -> list[str]:
             return [unknown]
     else:
         unknown = ""
-    told = [unknown] if unknown else []
+    notes = [unknown] if unknown else []
     steps = step_cost(layers)
     worst = (
         steps.filter(pl.col("excess_ns").is_not_null())
         .sort("excess_ns", descending=True)
         .unique((*CAPTURE, "step", "phase"), keep="first", maintain_order=True)
     )
-    found: dict[tuple[str, str], list[str]] = {
+    by_capture: dict[tuple[str, str], list[str]] = {
         (run, capture): [] for run, capture in costs.select(CAPTURE).rows()
     }
     for (run, capture), some in worst.group_by(CAPTURE, maintain_order=True):
-        found[str(run), str(capture)] += (*_sum_note(some), *_waits_note(some))
+        by_capture[str(run), str(capture)] += (*_sum_note(some), *_waits_note(some))
     for row in costs.iter_rows(named=True):
-        found[row["run"], row["capture"]] += _of_capture(row)
-    told += told_by(found)
+        by_capture[row["run"], row["capture"]] += _of_capture(row)
+    notes += told_by(by_capture)
     if layers["stage"].is_null().any():
-        told.append(
+        notes.append(
             "the pipeline stage of each layer is unknown: layers are assumed to run one after"
             " another"
         )
-    return told
+    return notes
 
 
 def _sum_note(steps: pl.DataFrame) -> list[str]:
@@ -165,7 +165,7 @@ def _sum_note(steps: pl.DataFrame) -> list[str]:
     cost = Message("{cost} ms of a step", cost=ms(excess))
     if share is not None:
         cost = Message("{cost}, {share} of it", cost=cost, share=f"{share * 100:.1f} %")
-    told: list[str] = [
+    notes: list[str] = [
         Message(
             "load imbalance between devices costs {cost} ({parts}; costliest pipeline stage, mean"
             " over steps; standard error {error} ms)",
@@ -175,12 +175,12 @@ def _sum_note(steps: pl.DataFrame) -> list[str]:
         )
     ]
     if exchanged is None:
-        told.append(
+        notes.append(
             "the cost of the all-to-alls is unknown: too few are recorded by all members of a"
             " group, or the byte counts differ too little compared with the noise"
         )
     elif whole - exchanged > _LEAST_HIDDEN_RATIO * whole:
-        told.append(
+        notes.append(
             Message(
                 "computation overlaps {hidden} ms of the {whole} ms by which the imbalance "
                 "lengthens all-to-alls; the step loses at most that cost, less if the most loaded"
@@ -191,7 +191,7 @@ def _sum_note(steps: pl.DataFrame) -> list[str]:
         )
     if excess > 0 and _NINETY_FIVE * error > _SURE_RATIO * excess:
         low, high = (max(0.0, excess + sign * _NINETY_FIVE * error) / 1e6 for sign in (-1, 1))
-        told.append(
+        notes.append(
             Message(
                 "this capture bounds that cost only to {low} to {high} ms (95 %): kernel "
                 "durations vary as much by themselves as with their token counts; capture more "
@@ -200,18 +200,18 @@ def _sum_note(steps: pl.DataFrame) -> list[str]:
                 high=f"{high:,.3f}",
             )
         )
-    return told
+    return notes
 
 
 def _waits_note(steps: pl.DataFrame) -> list[str]:
     """Predicted excess beside what the other ranks waited."""
-    known = steps.filter(
+    waits = steps.filter(
         pl.col("ep_wait_min_duration_ns").is_not_null(), pl.col("grouped_excess_ns").is_not_null()
     )
-    if known.is_empty():
+    if waits.is_empty():
         return []
     between = pl.col("activation_excess_ns")
-    grouped, is_with, least, last = known.select(
+    grouped, is_with, least, last = waits.select(
         (pl.col("grouped_excess_ns") + between.fill_null(0)).mean(),
         between.is_not_null().any().alias("is_with"),
         pl.col("ep_wait_min_duration_ns").mean(),
@@ -223,7 +223,7 @@ def _waits_note(steps: pl.DataFrame) -> list[str]:
         estimate = Message(by_last, estimate=estimate, last=ms(last))
     kernels = "grouped matmuls and activations" if is_with else "grouped matmuls"
     ratio = grouped / least if least else None
-    told = Message(
+    note = Message(
         "ranks of that stage waited {least} ms of a step for others in their expert-parallel"
         " all-to-alls, {estimate}, mean over ranks; imbalanced {kernels} explain {grouped} ms",
         least=ms(least),
@@ -232,8 +232,8 @@ def _waits_note(steps: pl.DataFrame) -> list[str]:
         grouped=ms(grouped),
     )
     if ratio is None:
-        return [told]
-    told = Message("{note}, {ratio} of it", note=told, ratio=f"{ratio:.2f}")
+        return [note]
+    note = Message("{note}, {ratio} of it", note=note, ratio=f"{ratio:.2f}")
     why = None
     if ratio < _ALIKE[0]:
         why = Message(
@@ -246,18 +246,18 @@ def _waits_note(steps: pl.DataFrame) -> list[str]:
             "the wait is shorter if the most loaded device starts early or if other work"
             " overlaps the all-to-all"
         )
-    return [told if why is None else Message("{note}: {why}", note=told, why=why)]
+    return [note if why is None else Message("{note}: {why}", note=note, why=why)]
 
 
 def _of_capture(row: dict[str, Any]) -> list[str]:
-    told: list[str] = []
+    notes: list[str] = []
     if row["basis"] == WHOLE:
-        told.append(
+        notes.append(
             "the byte counts of the all-to-alls differ too little to fit a cost per byte: their"
             " cost is estimated from total time over total bytes, minus 5 %, and is a lower bound"
         )
     if row["timed_ratio"] is not None and row["timed_ratio"] < _LEAST_TIMED_RATIO:
-        told.append(
+        notes.append(
             Message(
                 "grouped matmuls without a fitted time per token have {share} of the tokens: the"
                 " true cost is higher",
@@ -265,11 +265,11 @@ def _of_capture(row: dict[str, Any]) -> list[str]:
             )
         )
     if row["off_ratio"] is not None and row["off_ratio"] > _PASSES_NEAR:
-        told.append(
+        notes.append(
             Message(
                 "a routed token passes {passes} grouped matmuls, which is not a whole number: "
                 "layers or ranks are missing, or tokens were counted twice",
                 passes=f"{row['passes']:.2f}",
             )
         )
-    return told
+    return notes

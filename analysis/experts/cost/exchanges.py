@@ -107,7 +107,7 @@ def exchange_times(rows: pl.DataFrame) -> pl.DataFrame:
     mean bytes, less 5 % for what an operation takes without bytes: only of operations so long that
     it is between 0 and 10 % (basis WHOLE). Captures whose time does not follow bytes have no row.
     """
-    found: list[dict[str, Any]] = []
+    time_rows: list[dict[str, Any]] = []
     for key, part in of_captures(rows.filter(pl.col("load_bytes") > 0)):
         met = (
             part.filter("is_complete")
@@ -122,12 +122,12 @@ def exchange_times(rows: pl.DataFrame) -> pl.DataFrame:
         if met.height < _LEAST_COUNT:
             continue
         sizes, times = met.select(pl.col("load_bytes", "time_ns").cast(pl.Float64)).to_numpy().T
-        told = _per_byte(sizes, times)
-        if told is not None:
-            slope, error, is_line = told
+        rate = _per_byte(sizes, times)
+        if rate is not None:
+            slope, error, is_line = rate
             values = (slope, error, met.height, basis if is_line else WHOLE)
-            found.append(dict(zip(_TIMES, (*key, *values), strict=True)))
-    return pl.DataFrame(found, schema=_TIMES)
+            time_rows.append(dict(zip(_TIMES, (*key, *values), strict=True)))
+    return pl.DataFrame(time_rows, schema=_TIMES)
 
 
 def _per_byte(sizes: Floats, times: Floats) -> tuple[float, float, bool] | None:
@@ -180,8 +180,8 @@ def waits(rows: pl.DataFrame, tables: ExpertTables) -> pl.DataFrame:
     of stage NULL has all stages added up. Two estimates of one thing, as in metric `comm_waits`.
     """
     stages = tables.ranks.select(*_RANK, stage=pl.col("pp_rank").fill_null(0).cast(pl.Int32))
-    found = [_rank_waits(part, *key) for key, part in of_captures(rows)]
-    of_ranks = pl.concat([pl.DataFrame(schema=_RANK_WAITS), *found]).join(stages, on=_RANK)
+    frames = [_rank_waits(part, *key) for key, part in of_captures(rows)]
+    of_ranks = pl.concat([pl.DataFrame(schema=_RANK_WAITS), *frames]).join(stages, on=_RANK)
     names = {
         "ep_wait_min_duration_ns": pl.col("by_least"),
         "ep_wait_last_arrival_ns": pl.col("by_last"),

@@ -40,12 +40,12 @@ def exposed_ratios(rows: pl.DataFrame, times: pl.DataFrame, tables: ExpertTables
     stages = tables.ranks.select(
         *CAPTURE, "rank", stage=pl.col("pp_rank").fill_null(0).cast(pl.Int32)
     )
-    found = [
+    ratios = [
         _operations(part, stages.filter(pl.col("run") == run, pl.col("capture") == capture))
         for (run, capture), part in of_captures(rows)
     ]
     met = (
-        pl.concat([pl.DataFrame(schema=_OPERATIONS), *found])
+        pl.concat([pl.DataFrame(schema=_OPERATIONS), *ratios])
         .join(times, on=CAPTURE)
         .with_columns(excess=pl.col("over_bytes") * pl.col("ns_per_byte"))
         .filter(pl.col("exposed").is_not_null())

@@ -42,13 +42,13 @@ class Overview:
         return mean
 
 
-def hottest(seen: Overview, count: int) -> pl.DataFrame:
+def hottest(overview: Overview, count: int) -> pl.DataFrame:
     """The hottest experts of all layers, steps added up: phase, layer, expert, tokens, over_mean
     (of its layer, above 1); empty where only devices are known."""
-    if seen.item != "expert":
+    if overview.item != "expert":
         return pl.DataFrame()
     return (
-        seen.loads.group_by(*LAYER, "expert")
+        overview.loads.group_by(*LAYER, "expert")
         .agg(pl.col("tokens").sum())
         .with_columns(over_mean=pl.col("tokens") / pl.col("tokens").mean().over(LAYER))
         .filter(pl.col("over_mean") > 1)

@@ -68,14 +68,14 @@ def grouped_kernels(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.Da
         values,
     )
     cells = rows.select("input_shapes", "input_dtypes", "output_shapes").unique(maintain_order=True)
-    told = [grouped_shape(*cell) for cell in cells.iter_rows()]
+    shapes = [grouped_shape(*cell) for cell in cells.iter_rows()]
     names = {"dtype": pl.String, "experts": pl.Int64, "inner": pl.Int64, "columns": pl.Int64,
              "tokens": pl.Int64}  # fmt: skip
-    known = cells.hstack(
-        pl.DataFrame([one or (None,) * len(names) for one in told], schema=names, orient="row")
+    kernels = cells.hstack(
+        pl.DataFrame([one or (None,) * len(names) for one in shapes], schema=names, orient="row")
     )
     return (
-        rows.join(known, on=cells.columns, nulls_equal=True)
+        rows.join(kernels, on=cells.columns, nulls_equal=True)
         .filter(pl.col("tokens").is_not_null())
         .group_by(*CAPTURE, "rank", "step", *PRODUCT, "tokens")
         .agg(pl.col("count").sum(), pl.col("total_ns").sum())
@@ -93,15 +93,15 @@ def fit_times(kernels: pl.DataFrame) -> pl.DataFrame:
     floor ends (0: there is none). residual_ratio: median of |measured / fitted - 1| over kernels.
     Products whose tokens hardly differ have no slope: NULL.
     """
-    found: list[dict[str, Any]] = []
+    fits: list[dict[str, Any]] = []
     for key, rows in kernels.group_by(*CAPTURE, *PRODUCT, maintain_order=True):
         weights = rows["count"].to_numpy().astype(np.float64)
         tokens = rows["tokens"].to_numpy().astype(np.float64)
         times = rows["total_ns"].to_numpy() / weights
-        told = {**dict(zip((*CAPTURE, *PRODUCT), key, strict=True)),
+        record = {**dict(zip((*CAPTURE, *PRODUCT), key, strict=True)),
                 "kernels_count": int(weights.sum())}  # fmt: skip
-        found.append({**told, **curve(tokens, times, weights)})
-    return _with_shared_rate(pl.DataFrame(found, schema=_FITTED))
+        fits.append({**record, **curve(tokens, times, weights)})
+    return _with_shared_rate(pl.DataFrame(fits, schema=_FITTED))
 
 
 def curve(tokens: Floats, times: Floats, weights: Floats) -> dict[str, float | None]:
@@ -115,8 +115,8 @@ def curve(tokens: Floats, times: Floats, weights: Floats) -> dict[str, float | N
     """
     if len(tokens) > _MOST_POINTS:
         # The same ones every time, in no order that layers or steps have.
-        chosen = np.random.default_rng(0).choice(len(tokens), _MOST_POINTS, replace=False)
-        tokens, times, weights = tokens[chosen], times[chosen], weights[chosen]
+        places = np.random.default_rng(0).choice(len(tokens), _MOST_POINTS, replace=False)
+        tokens, times, weights = tokens[places], times[places], weights[places]
     if _spread(tokens, weights) < _LEAST_SPREAD_RATIO or (times <= 0).any():
         return dict.fromkeys(name for name, kind in _FITTED.items() if kind == pl.Float64)
     line = _line(tokens, times, weights)
@@ -213,16 +213,16 @@ def grouped_shape(input_shapes: Cell, input_dtypes: Cell, output_shapes: Cell) -
     gradient: tokens are these rows); lists of x, w and y, one of each for an expert.
     """
     try:
-        given, made = tensors(input_shapes, input_dtypes), tensors(output_shapes)
+        input_tensors, outputs = tensors(input_shapes, input_dtypes), tensors(output_shapes)
     except ValueError:
         return None
-    inputs = [one for one in given if one is not None]
-    results = [one for one in made if one is not None]
+    inputs = [one for one in input_tensors if one is not None]
+    results = [one for one in outputs if one is not None]
     if len(inputs) < 2 or not results:
         return None
     x, w, y = inputs[0], inputs[1], results[0]
     if len(results) > 1:
-        return _of_lists(given[: len(results)], results)
+        return _of_lists(input_tensors[: len(results)], results)
     if len(x.shape) != 2:
         return None
     if len(w.shape) == 2 and len(y.shape) == 3:
@@ -298,9 +298,11 @@ def _with_shared_rate(products: pl.DataFrame) -> pl.DataFrame:
 
 def _shared_of_kind(part: pl.DataFrame) -> pl.DataFrame:
     """Products of one kind, slopes and errors weighted."""
-    known = part.filter(pl.col("ns_per_token").is_not_null(), pl.col("level_ns") > 0)
-    size = (known["inner"] * known["columns"]).to_numpy().astype(np.float64)
-    centre, level, spread = known.select("centre_tokens", "level_ns", "level_error_ns").to_numpy().T
+    slopes = part.filter(pl.col("ns_per_token").is_not_null(), pl.col("level_ns") > 0)
+    size = (slopes["inner"] * slopes["columns"]).to_numpy().astype(np.float64)
+    centre, level, spread = (
+        slopes.select("centre_tokens", "level_ns", "level_error_ns").to_numpy().T
+    )
     work = centre * size
     if len(work) < 2 or work.max() < _LEAST_SIZE_RATIO * work.min():
         return part
@@ -311,9 +313,9 @@ def _shared_of_kind(part: pl.DataFrame) -> pl.DataFrame:
     left = (weights * (level - mean - rate * (work - middle)) ** 2).sum()
     rate_variance = max(1.0, left / max(len(work) - 2, 1)) / lever
     # What all products cost together decides, as that is asked for.
-    passed = known["kernels_count"].to_numpy() * centre
-    own = (passed * known["ns_per_token"].to_numpy()).sum()
-    own_variance = ((passed * known["error_ns_per_token"].to_numpy()) ** 2).sum()
+    passed = slopes["kernels_count"].to_numpy() * centre
+    own = (passed * slopes["ns_per_token"].to_numpy()).sum()
+    own_variance = ((passed * slopes["error_ns_per_token"].to_numpy()) ** 2).sum()
     shared = rate * (passed * size).sum()
     shared_variance = rate_variance * (passed * size).sum() ** 2
     both = own_variance + shared_variance

@@ -65,8 +65,8 @@ def _tables(
         return expert_rows(con, Scope(run, capture, step=step))
     if not is_short_enough(con, run=run, capture=capture, step=step):
         return None
-    found = trace_load(con, Scope(run, capture, step=step)).rows
-    held = with_trace(expert_rows(con, Scope(run, capture)), found)
+    loads = trace_load(con, Scope(run, capture, step=step)).rows
+    held = with_trace(expert_rows(con, Scope(run, capture)), loads)
     return None if held.load.is_empty() else held
 
 
@@ -116,11 +116,11 @@ def _costliest(costs: pl.DataFrame) -> dict[str, float | None] | None:
     worst = stages.sort("excess_ns", descending=True).unique(
         ("step", "phase"), keep="first", maintain_order=True
     )
-    found: dict[str, float | None] = worst.select(pl.col(_COSTS).mean()).row(0, named=True)
-    return found
+    means: dict[str, float | None] = worst.select(pl.col(_COSTS).mean()).row(0, named=True)
+    return means
 
 
 def _sum_notes(loads: pl.DataFrame) -> list[str]:
     """Whether layers count twice; that drops are not known is no news here."""
-    known = [note for note in sum_notes(loads, {}) if not note.startswith("dropped tokens")]
-    return known if loads.height else []
+    notes = [note for note in sum_notes(loads, {}) if not note.startswith("dropped tokens")]
+    return notes if loads.height else []

@@ -39,10 +39,10 @@ def sent_tokens(
         top_k = top_k or (named.experts.top_k if named.experts else None)
         if data is not None and tokens_per_step is None:
             con = data[0]
-            for run, capture, _, seen, _ in tokens_of_steps(con, named, counted_kernels(con))[
+            for run, capture, _, count, _ in tokens_of_steps(con, named, counted_kernels(con))[
                 0
             ].rows():
-                tokens.setdefault((run, capture), set()).add(seen)
+                tokens.setdefault((run, capture), set()).add(count)
     held, worlds = _manifests_by_capture(None if data is None else data[1]), _worlds(tables)
     return {
         place: RouterTokens(
@@ -61,11 +61,11 @@ def require_all_ranks(
     the others' is of another load. `data` is as of `sent_tokens`; None: a dump."""
     held = _manifests_by_capture(None if data is None else data[1])
     rows = [] if data is None else data[0].execute(_COUNTED).fetchall()
-    told = {(run, capture): (count, size) for run, capture, count, size in rows}
+    sizes = {(run, capture): (count, size) for run, capture, count, size in rows}
     for place, world in _worlds(tables).items():
         counted, expected = tables.counted
         if data is not None:
-            seen = told.get(place, (None, None))
+            seen = sizes.get(place, (None, None))
             counted, expected = _ranks(held.get(place, []), world, seen)
         if counted is not None and expected is not None and counted < expected:
             raise TraceNotFound(
@@ -102,9 +102,9 @@ def _ranks(
 ) -> tuple[int | None, int | None]:
     """Ranks of a capture that counted, and that should have, as manifests, ranks and `rows` of
     counts tell; None where not told."""
-    told = [one for one in map(expert_facts, held) if one is not None]
-    sizes = (world, rows[1], *(one.ranks_expected for one in told))
-    count = min((one.ranks_count for one in told), default=rows[0])
+    facts = [one for one in map(expert_facts, held) if one is not None]
+    sizes = (world, rows[1], *(one.ranks_expected for one in facts))
+    count = min((one.ranks_count for one in facts), default=rows[0])
     return count, max((size for size in sizes if size is not None), default=None)
 
 
@@ -113,5 +113,5 @@ def _told_top_k(held: list[Manifest]) -> int | None:
     return _only({int(one.rules[TOP_K_RULE]) for one in held if TOP_K_RULE in one.rules})
 
 
-def _only(found: set[int]) -> int | None:
-    return next(iter(found)) if len(found) == 1 else None
+def _only(numbers: set[int]) -> int | None:
+    return next(iter(numbers)) if len(numbers) == 1 else None

@@ -27,15 +27,15 @@ def device_loads(
     (NULL: all of them). Any other layer goes by where its experts are (`expert_places`). Layers
     with none of these are left out.
     """
-    known = rows.filter(pl.col("tokens").is_not_null())
+    rows_with_tokens = rows.filter(pl.col("tokens").is_not_null())
     is_told = pl.col("ep_rank").is_not_null().all().over(*PLACE)
     measured = (
-        known.filter(is_told)
+        rows_with_tokens.filter(is_told)
         .group_by(*PLACE, pl.col("ep_rank").cast(pl.Int64).alias("device"))
         .agg(pl.col("tokens").sum().cast(pl.Float64))
         .with_columns(basis=pl.lit(MEASURED))
     )
-    rest = (expert_loads(known) if loads is None else loads).join(
+    rest = (expert_loads(rows_with_tokens) if loads is None else loads).join(
         measured.select(PLACE).unique(), on=PLACE, how="anti", nulls_equal=True
     )
     return pl.concat([measured, expert_places(rest, placement, devices)]).sort(
@@ -52,15 +52,15 @@ def expert_places(
     nowhere = loads.clear().with_columns(
         device=pl.lit(0, pl.Int64), tokens=pl.lit(0.0), basis=pl.lit(PLACED)
     )
-    found = [nowhere.select(*PLACE, "device", "tokens", "basis")]
+    places = [nowhere.select(*PLACE, "device", "tokens", "basis")]
     if placement is not None and not placement.is_empty():
-        placed = placed_loads(loads, placement)
-        found.append(placed.with_columns(basis=pl.lit(PLACED)))
-        loads = loads.join(placed.select(PLACE).unique(), on=PLACE, how="anti", nulls_equal=True)
+        rows = placed_loads(loads, placement)
+        places.append(rows.with_columns(basis=pl.lit(PLACED)))
+        loads = loads.join(rows.select(PLACE).unique(), on=PLACE, how="anti", nulls_equal=True)
     if devices is not None:
         laid = contiguous_placement(loads, devices)
-        found.append(placed_loads(loads, laid).with_columns(basis=pl.lit(CONTIGUOUS)))
-    return pl.concat(found)
+        places.append(placed_loads(loads, laid).with_columns(basis=pl.lit(CONTIGUOUS)))
+    return pl.concat(places)
 
 
 def placed_loads(loads: pl.DataFrame, placement: pl.DataFrame) -> pl.DataFrame:
@@ -75,14 +75,18 @@ def placed_loads(loads: pl.DataFrame, placement: pl.DataFrame) -> pl.DataFrame:
     held = held.filter(pl.col("expert") >= 0).with_columns(
         share=1.0 / pl.len().over(*keys, "layer", "expert"), device=pl.col("device").cast(pl.Int64)
     )
-    found = loads.join(held, on=[*keys, "layer", "expert"], how="left", nulls_equal=True)
-    lost = found.filter(pl.col("device").is_null(), pl.col("tokens") > 0).select(PLACE).unique()
+    loads_of_experts = loads.join(held, on=[*keys, "layer", "expert"], how="left", nulls_equal=True)
+    lost = (
+        loads_of_experts.filter(pl.col("device").is_null(), pl.col("tokens") > 0)
+        .select(PLACE)
+        .unique()
+    )
     places = loads.select(PLACE).unique().join(lost, on=PLACE, how="anti", nulls_equal=True)
     everywhere = places.join(
         held.select(*keys, "layer", "device").unique(), on=[*keys, "layer"], nulls_equal=True
     )
     on_device = (
-        found.filter(pl.col("device").is_not_null())
+        loads_of_experts.filter(pl.col("device").is_not_null())
         .group_by(*PLACE, "device")
         .agg((pl.col("tokens") * pl.col("share")).sum())
     )
@@ -137,8 +141,8 @@ def node_loads(loads: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
     `loads` is from `device_loads`; `nodes` says of each device its node: run, capture, device,
     node. A layer with a device whose node is not known is left out.
     """
-    found = loads.join(nodes, on=["run", "capture", "device"], how="left")
-    whole = found.filter(pl.col("node").is_not_null().all().over(*PLACE))
+    rows = loads.join(nodes, on=["run", "capture", "device"], how="left")
+    whole = rows.filter(pl.col("node").is_not_null().all().over(*PLACE))
     return (
         whole.group_by(*PLACE, "node")
         .agg(

@@ -62,19 +62,19 @@ def with_dropped(layers: pl.DataFrame, routed: RoutedBy) -> pl.DataFrame:
     NULL where what was routed is not told, ranks are missing, more was counted than routed, or as
     much as another top-k gives; 0 where counts agree within _WITHIN_RATIO but for less than none.
     """
-    told = [
+    rows = [
         (*place, one.tokens_per_step, one.top_k)
         for place, one in routed.items()
         if not one.is_short
     ]
     tokens, each, top_k = (pl.col(name) for name in ("tokens", "tokens_per_step", "top_k"))
     sent = each * top_k
-    seen = tokens / each
-    is_other = (seen.round() != top_k) & ((seen / seen.round() - 1).abs() <= _WITHIN_RATIO)
+    mean = tokens / each
+    is_other = (mean.round() != top_k) & ((mean / mean.round() - 1).abs() <= _WITHIN_RATIO)
     is_known = _TRAINING & (sent - tokens >= -_WITHIN_RATIO * sent) & (tokens > 0) & ~is_other
     return (
         layers.join(
-            pl.DataFrame(told, schema=_SENT, orient="row"),
+            pl.DataFrame(rows, schema=_SENT, orient="row"),
             on=["run", "capture"], how="left", maintain_order="left",
         )
         .with_columns(dropped_tokens=pl.when(is_known).then((sent - tokens).clip(lower_bound=0)))
@@ -90,13 +90,13 @@ def kernel_notes(con: duckdb.DuckDBPyConnection, tables: ExpertTables) -> list[s
     )
     whole = ranks.filter(pl.col("seen") == pl.col("world_size")).select("run", "capture").rows()
     trained = expert_loads(tables.load).filter(_TRAINING)
-    told: dict[tuple[str, str], list[str]] = {}
+    notes: dict[tuple[str, str], list[str]] = {}
     for (run, capture), mine in _captures(trained).items():
-        told[run, capture] = []
+        notes[run, capture] = []
         if (run, capture) in whole and is_short_enough(con, run=run, capture=capture):
-            found = trace_load(con, Scope(run, capture)).rows
-            told[run, capture] = against_kernels(mine, found)
-    return told_by(told)
+            loads = trace_load(con, Scope(run, capture)).rows
+            notes[run, capture] = against_kernels(mine, loads)
+    return told_by(notes)
 
 
 def doubts(con: duckdb.DuckDBPyConnection, *, run: str, capture: str) -> list[str]:
@@ -105,11 +105,11 @@ def doubts(con: duckdb.DuckDBPyConnection, *, run: str, capture: str) -> list[st
     tables = expert_rows(con, Scope(run, capture))
     if tables.load.is_empty():
         return []
-    told = kernel_notes(con, tables)
-    if not told:
+    notes = kernel_notes(con, tables)
+    if not notes:
         trained = expert_loads(tables.load).filter(_TRAINING)
-        told = list(checked_sums(trained.select(*PLACE, "expert", "tokens")).notes)
-    return [Message("expert load: {note}", note=note) for note in told]
+        notes = list(checked_sums(trained.select(*PLACE, "expert", "tokens")).notes)
+    return [Message("expert load: {note}", note=note) for note in notes]
 
 
 def sum_notes(loads: pl.DataFrame, routed: RoutedBy) -> list[str]:
@@ -117,15 +117,15 @@ def sum_notes(loads: pl.DataFrame, routed: RoutedBy) -> list[str]:
 
     `loads` are of `metrics.expert_loads`: training only.
     """
-    told: dict[tuple[str, str], list[str]] = {}
+    notes: dict[tuple[str, str], list[str]] = {}
     for place, one in _captures(loads.filter(_TRAINING)).items():
         sent = routed.get(place, RouterTokens())
-        found = checked_sums(
+        sums = checked_sums(
             one.select(*PLACE, "expert", "tokens"),
             tokens_per_step=sent.tokens_per_step, top_k=sent.top_k,
         )  # fmt: skip
-        told[place] = [*found.notes, *_unknown(sent)]
-    return told_by(told)
+        notes[place] = [*sums.notes, *_unknown(sent)]
+    return told_by(notes)
 
 
 def _unknown(sent: RouterTokens) -> list[str]:
@@ -297,9 +297,9 @@ def _twice(layers: pl.DataFrame, what: str) -> str:
 def _misfit(layers: pl.DataFrame, tokens_per_step: int, top_k: int) -> str:
     ratio = float(layers.select(pl.col("ratio").median()).item())
     numbers = few_numbers(layers["layer"].sort().to_list())
-    seen = ratio * top_k
-    if round(seen) >= 1 and abs(seen / round(seen) - 1) <= _WITHIN_RATIO:
-        why = Message("as if top-k was {seen}, not {top_k}", seen=round(seen), top_k=top_k)
+    mean = ratio * top_k
+    if round(mean) >= 1 and abs(mean / round(mean) - 1) <= _WITHIN_RATIO:
+        why = Message("as if top-k was {seen}, not {top_k}", seen=round(mean), top_k=top_k)
     elif ratio < 1:
         why = Message(
             "{share} are missing: dropped, or from ranks without data here",

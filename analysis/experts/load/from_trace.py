@@ -107,11 +107,11 @@ def trace_load(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> DeviceLoad
     for (*place, step), part in calls.group_by(
         ["run", "capture", "rank", "step"], maintain_order=True
     ):
-        found = step_load(part["tokens"].to_list(), part.select("inner", "columns").rows())
-        if found is None:
+        load = step_load(part["tokens"].to_list(), part.select("inner", "columns").rows())
+        if load is None:
             unsure.add(place[2])
         else:
-            loads.setdefault((place[0], place[1], place[2]), {})[step] = found
+            loads.setdefault((place[0], place[1], place[2]), {})[step] = load
     if unsure:
         notes.append(
             Message(
@@ -135,9 +135,9 @@ def device_loads(
 ) -> tuple[ExpertTables, list[str]]:
     """Tables whose load is of devices, by kernels and all-to-alls, and notes. Raises
     TraceNotFound where these do not tell."""
-    found = trace_load(con, scope)
-    held = with_trace(tables, found.rows)
-    notes = trace_notes(found.rows, found.notes, held)
+    loads = trace_load(con, scope)
+    held = with_trace(tables, loads.rows)
+    notes = trace_notes(loads.rows, loads.notes, held)
     if held.load.is_empty():
         raise TraceNotFound(join((Message("there is no expert load here"), *notes), "; "))
     return held, notes
@@ -162,17 +162,17 @@ def _calls(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     query = _MATMULS.format(where=clause, so="and" if clause else "where")
     rows = frame(con, query, values)
     shapes = rows.select("input_shapes", "output_shapes").unique()
-    told = [call_of(given, made) or Call(-1, 0, 0) for given, made in shapes.rows()]
+    calls = [call_of(inputs, outputs) or Call(-1, 0, 0) for inputs, outputs in shapes.rows()]
     shapes = shapes.with_columns(
-        pl.Series("tokens", [one.tokens for one in told], pl.Int64),
-        pl.Series("inner", [one.inner for one in told], pl.Int64),
-        pl.Series("columns", [one.columns for one in told], pl.Int64),
+        pl.Series("tokens", [one.tokens for one in calls], pl.Int64),
+        pl.Series("inner", [one.inner for one in calls], pl.Int64),
+        pl.Series("columns", [one.columns for one in calls], pl.Int64),
     )
-    joined = rows.join(
+    pairs = rows.join(
         shapes, on=["input_shapes", "output_shapes"], how="left", nulls_equal=True,
         maintain_order="left",
     )  # fmt: skip
-    return joined.filter(pl.col("tokens") >= 0)
+    return pairs.filter(pl.col("tokens") >= 0)
 
 
 def _recomputation(loads: dict[Place, dict[int | None, _StepLoad]]) -> list[str]:
@@ -232,16 +232,16 @@ def _layers(
             if load.layer_counts and stage is not None:
                 key = (place[0], place[1], stage)
                 counts[key] = counts.get(key, set(load.layer_counts)) & set(load.layer_counts)
-    found: dict[Place, tuple[int, int]] = {}
+    layers: dict[Place, tuple[int, int]] = {}
     for place in loads:
         stage = stages.get(place, (None, None))[0]
         if stage is None:
             continue
-        known = [counts.get((place[0], place[1], one), set()) for one in range(stage + 1)]
-        if all(len(one) == 1 for one in known):
-            *before, own = [next(iter(one)) for one in known]
-            found[place] = (sum(before), own)
-    return found
+        sets = [counts.get((place[0], place[1], one), set()) for one in range(stage + 1)]
+        if all(len(one) == 1 for one in sets):
+            *before, own = [next(iter(one)) for one in sets]
+            layers[place] = (sum(before), own)
+    return layers
 
 
 def _rows(
@@ -281,24 +281,24 @@ def _rows_by_exchange(
     notes: list[str],
 ) -> list[tuple[Any, ...]]:
     """Rows by all-to-alls of ranks and steps that no grouped matmul tells."""
-    chosen = scope.chosen()
-    where = " ".join(f"and o.{name} = ?" for name in chosen)
-    moved = frame(con, _EXCHANGES.format(where=where), list(chosen.values()))
-    seen = set(known)
+    parts_of_scope = scope.chosen()
+    where = " ".join(f"and o.{name} = ?" for name in parts_of_scope)
+    moved = frame(con, _EXCHANGES.format(where=where), list(parts_of_scope.values()))
+    visited = set(known)
     parts = {
         key: part["size_bytes"]
         for key, part in moved.group_by(["run", "capture", "rank", "step"], maintain_order=True)
-        if key not in seen
+        if key not in visited
     }
     rows: list[tuple[Any, ...]] = []
     got = {key: _got(sizes) for key, sizes in parts.items()}
-    sizes_bytes = [np.asarray(found) for found in got.values() if found is not None]
+    sizes_bytes = [np.asarray(repeats) for repeats in got.values() if repeats is not None]
     token_bytes = _token_bytes(sizes_bytes)
-    for key, found in got.items():
-        passes = None if found is None else _repetition(found)
-        if found is None or passes is None or token_bytes is None:
+    for key, repeats in got.items():
+        passes = None if repeats is None else _repetition(repeats)
+        if repeats is None or passes is None or token_bytes is None:
             continue
-        rows.append((*key, None, int(found.sum()) // passes // token_bytes, "all_to_all"))
+        rows.append((*key, None, int(repeats.sum()) // passes // token_bytes, "all_to_all"))
     if rows:
         ranks = sorted({row[2] for row in rows})
         notes.append(
@@ -381,13 +381,13 @@ def call_of(input_shapes: str | None, output_shapes: str | None) -> Call | None:
     Its tokens are the rows of its first tensors: one, or one for each expert.
     """
     try:
-        given, made = tensors(input_shapes), tensors(output_shapes)
+        inputs, outputs = tensors(input_shapes), tensors(output_shapes)
     except ValueError:
         return None
-    results = [one for one in made if one is not None]
+    results = [one for one in outputs if one is not None]
     if any(len(one.shape) != 2 for one in results):
         return None
-    entered = [one for one in given if one is not None]
+    entered = [one for one in inputs if one is not None]
     is_weight = [len(one.shape) > 2 for one in entered]
     if True in is_weight:
         leading = entered[: is_weight.index(True)]

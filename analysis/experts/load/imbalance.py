@@ -29,16 +29,16 @@ def expert_loads(rows: pl.DataFrame) -> pl.DataFrame:
     layer: they miss nobody. Rows without layer, expert or tokens are unknown and left out.
     """
     key = [*PLACE, "expert"]
-    known = rows.filter(
+    rows_with_layers = rows.filter(
         pl.col("layer").is_not_null(),
         pl.col("expert").is_not_null(),
         pl.col("tokens").is_not_null(),
     )
-    told = known.group_by(*key, "rank", is_global=pl.col("ep_rank").is_null()).agg(
+    loads = rows_with_layers.group_by(*key, "rank", is_global=pl.col("ep_rank").is_null()).agg(
         pl.col("tokens").cast(pl.Int64).sum()
     )
-    counted = told.filter("is_global").group_by(key).agg(pl.col("tokens").max())
-    parts = told.filter(~pl.col("is_global")).group_by(key).agg(pl.col("tokens").sum())
+    counted = loads.filter("is_global").group_by(key).agg(pl.col("tokens").max())
+    parts = loads.filter(~pl.col("is_global")).group_by(key).agg(pl.col("tokens").sum())
     parts = parts.join(counted.select(PLACE).unique(), on=PLACE, how="anti", nulls_equal=True)
     return pl.concat([counted, parts]).sort(key, nulls_last=True)
 

@@ -88,19 +88,19 @@ def tables_of(load: pl.DataFrame, placement: pl.DataFrame | None = None) -> Expe
     return ExpertTables(load, held, pl.DataFrame(schema=_RANKS))
 
 
-def with_trace(tables: ExpertTables, found: pl.DataFrame) -> ExpertTables:
+def with_trace(tables: ExpertTables, traced: pl.DataFrame) -> ExpertTables:
     """The tables with the load of devices that the trace tells: rows without an expert.
 
-    `found` is from `from_trace.trace_load`. A rank's device is its place in its expert-parallel
+    `traced` is from `from_trace.trace_load`. A rank's device is its place in its expert-parallel
     group; ranks whose place is not known are left out. So are tokens of no certain layer, but where
     the job has one stage: there they are those of all layers, the layer is NULL.
     """
     rank = ["run", "capture", "rank"]
-    placed = found.join(tables.ranks.select(*rank, "device", "pp_size"), on=rank).filter(
+    rows_with_places = traced.join(tables.ranks.select(*rank, "device", "pp_size"), on=rank).filter(
         pl.col("device").is_not_null(),
         pl.col("layer").is_not_null() | (pl.col("pp_size") == 1),
     )
-    rows = placed.select(
+    rows = rows_with_places.select(
         *rank, "step", pl.lit("train").alias("phase"), "layer",
         pl.lit(None, pl.Int32).alias("expert"), pl.col("device").cast(pl.Int32).alias("ep_rank"),
         "tokens",
@@ -131,20 +131,20 @@ def nodes_of(ranks: pl.DataFrame) -> pl.DataFrame:
     Captures whose groups lie differently over hosts, or whose hosts are not known, have no rows.
     """
     group = ["run", "capture", "ep_group"]
-    known = ranks.filter(pl.col("ep_group").is_not_null(), pl.col("device").is_not_null())
+    members = ranks.filter(pl.col("ep_group").is_not_null(), pl.col("device").is_not_null())
     first = pl.col("device").min().over(*group, "host")
-    found = (
-        known.with_columns(first=first)
+    nodes = (
+        members.with_columns(first=first)
         .with_columns(node=pl.col("first").rank("dense").over(group).cast(pl.Int64) - 1)
         .select("run", "capture", "device", "node", "host")
     )
     capture = ["run", "capture"]
     unclear = (
-        found.group_by(*capture, "device")
+        nodes.group_by(*capture, "device")
         .agg(pl.col("node").n_unique() != 1, pl.col("host").is_null().any())
         .filter(pl.col("node") | pl.col("host"))
     )
-    clear = found.join(unclear, on=capture, how="anti")
+    clear = nodes.join(unclear, on=capture, how="anti")
     return clear.select(*capture, "device", "node").unique().sort(*capture, "device")
 
 
@@ -153,8 +153,8 @@ def even_nodes(loads: pl.DataFrame, nodes: int) -> pl.DataFrame:
     count = (pl.col("device").max() + 1).over("run", "capture")
     devices = loads.select("run", "capture", "device", count.alias("devices")).unique()
     each = (pl.col("devices") / nodes).ceil().cast(pl.Int64)
-    found = devices.with_columns(node=pl.col("device") // each)
-    return found.drop("devices").sort("run", "capture", "device")
+    with_nodes = devices.with_columns(node=pl.col("device") // each)
+    return with_nodes.drop("devices").sort("run", "capture", "device")
 
 
 def load_matrix(loads: pl.DataFrame) -> LoadMatrix:

@@ -28,29 +28,29 @@ def load_notes(rows: pl.DataFrame) -> list[str]:
     of all in most layers; experts that never got a token; experts that the source does not show;
     and ranks whose global counts differ.
     """
-    found = {}
+    notes = {}
     for (run, capture), mine in rows.group_by("run", "capture", maintain_order=True):
         loads = expert_loads(mine)
         if not loads.is_empty():
-            found[str(run), str(capture)] = [
+            notes[str(run), str(capture)] = [
                 *_even(loads), *_padding_note(loads), *_dead(loads), *_not_seen(loads),
                 *_apart(mine),
             ]  # fmt: skip
-    return told_by(found)
+    return told_by(notes)
 
 
-def told_by(found: Mapping[tuple[str, str], Sequence[str]]) -> list[str]:
+def told_by(notes_by_capture: Mapping[tuple[str, str], Sequence[str]]) -> list[str]:
     """Notes by run and capture, each once: with whom it concerns, where that is not all."""
     places: dict[str, list[str]] = {}
-    has_runs = len({run for run, _ in found}) > 1
-    for (run, capture), notes in found.items():
+    has_runs = len({run for run, _ in notes_by_capture}) > 1
+    for (run, capture), notes in notes_by_capture.items():
         for note in notes:
             places.setdefault(note, []).append(f"{run} {capture}" if has_runs else capture)
     return [
         note
-        if len(told) == len(found)
-        else Message("{place}: {note}", place=", ".join(told), note=note)
-        for note, told in places.items()
+        if len(ranks) == len(notes_by_capture)
+        else Message("{place}: {note}", place=", ".join(ranks), note=note)
+        for note, ranks in places.items()
     ]
 
 
@@ -84,12 +84,12 @@ def _padding_note(loads: pl.DataFrame) -> list[str]:
     prefill = loads.filter(pl.col("phase") == "prefill")
     first = pl.col("tokens").filter(pl.col("expert") == 0).sum()
     other = pl.col("tokens").filter(pl.col("expert") != 0).max()
-    seen = prefill.group_by(PLACE).agg(
+    firsts = prefill.group_by(PLACE).agg(
         first=first, other=other, has_first=(pl.col("expert") == 0).any()
     )
-    seen = seen.filter(pl.col("has_first") & pl.col("other").is_not_null())
-    inflated = seen.filter(pl.col("first") > PADDED_ABOVE * pl.col("other"))
-    if inflated.height * 2 <= seen.height:
+    firsts = firsts.filter(pl.col("has_first") & pl.col("other").is_not_null())
+    inflated = firsts.filter(pl.col("first") > PADDED_ABOVE * pl.col("other"))
+    if inflated.height * 2 <= firsts.height:
         return []
     return [
         Message(
@@ -97,7 +97,7 @@ def _padding_note(loads: pl.DataFrame) -> list[str]:
             "{all} layers and steps: padding is routed to it; figures are not corrected",
             times=f"{PADDED_ABOVE:g}",
             count=inflated.height,
-            all=seen.height,
+            all=firsts.height,
         )
     ]
 
@@ -136,9 +136,9 @@ def _only_step(loads: pl.DataFrame) -> str:
 def _not_seen(loads: pl.DataFrame) -> list[str]:
     experts = set(loads["expert"].unique().to_list())
     missing = set(range(max(experts) + 1)) - experts
-    told: list[str] = []
+    notes: list[str] = []
     if missing:
-        told.append(
+        notes.append(
             Message(
                 "experts {experts} are not in the source: figures cover the others",
                 experts=numbers(missing),
@@ -147,7 +147,7 @@ def _not_seen(loads: pl.DataFrame) -> list[str]:
     layers = set(loads["layer"].unique().to_list())
     gaps = set(range(min(layers), max(layers) + 1)) - layers
     if gaps:
-        told.append(
+        notes.append(
             Message(
                 "layers {layers} have no expert load: dense, or their ranks are missing",
                 layers=numbers(gaps),
@@ -155,19 +155,19 @@ def _not_seen(loads: pl.DataFrame) -> list[str]:
         )
     counts = sorted(loads.group_by(PLACE).agg(pl.len())["len"].unique().to_list())
     if counts[0] != counts[-1]:
-        told.append(
+        notes.append(
             Message(
                 "layers show {least} to {most} experts: some rows are missing",
                 least=counts[0],
                 most=counts[-1],
             )
         )
-    return told
+    return notes
 
 
 def _apart(rows: pl.DataFrame) -> list[str]:
-    told = rows.filter(pl.col("ep_rank").is_null() & pl.col("tokens").is_not_null())
-    each = told.group_by(*PLACE, "expert", "rank").agg(pl.col("tokens").sum())
+    local = rows.filter(pl.col("ep_rank").is_null() & pl.col("tokens").is_not_null())
+    each = local.group_by(*PLACE, "expert", "rank").agg(pl.col("tokens").sum())
     between = each.group_by(*PLACE, "expert").agg(
         low=pl.col("tokens").min(), high=pl.col("tokens").max()
     )
@@ -184,7 +184,7 @@ def _apart(rows: pl.DataFrame) -> list[str]:
     ]
 
 
-def trace_notes(rows: pl.DataFrame, told: Sequence[str], held: ExpertTables) -> list[str]:
+def trace_notes(rows: pl.DataFrame, notes: Sequence[str], held: ExpertTables) -> list[str]:
     """Notes on the load of devices that `with_trace` made of what the trace tells (`rows` of
     `DeviceLoad` and its notes), or what lacks where it made none."""
     if not held.load.is_empty():
@@ -192,10 +192,10 @@ def trace_notes(rows: pl.DataFrame, told: Sequence[str], held: ExpertTables) -> 
             Message(
                 "no expert load here: tokens per device are taken from kernel shapes in the trace"
             ),
-            *told,
+            *notes,
         ]
     if rows.is_empty():
-        return [Message("kernels do not show token counts"), *told]
+        return [Message("kernels do not show token counts"), *notes]
     if held.ranks["device"].null_count() == held.ranks.height:
         return [
             Message(

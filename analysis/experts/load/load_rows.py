@@ -66,10 +66,10 @@ def by_layer(
 ) -> pl.DataFrame:
     """Rows of the metric: see `imbalance.expert_metrics`, `scopes` and `dropped_tokens` (of scope
     global); `nodes` as in `by_node`."""
-    found = _layers(tables, scope, nodes)
-    known = routed if routed is not None and scope == "global" else {}
+    layers = _layers(tables, scope, nodes)
+    by_rule = routed if routed is not None and scope == "global" else {}
     return (
-        with_dropped(found, known)
+        with_dropped(layers, by_rule)
         .with_columns(scope=pl.lit(scope))
         .select(column_names("experts_layer"))
     )
@@ -77,7 +77,7 @@ def by_layer(
 
 def _layers(tables: ExpertTables, scope: PartName, nodes: int | None) -> pl.DataFrame:
     """Figures of `expert_metrics` and _spreads with scope_index and micro_batch, sorted."""
-    found: list[pl.DataFrame] = []
+    frames: list[pl.DataFrame] = []
     for loads, units in loads_at(tables, scope):
         if scope == "global":
             spreads = _spreads(tables, devices_of(tables, loads), nodes)
@@ -86,11 +86,11 @@ def _layers(tables: ExpertTables, scope: PartName, nodes: int | None) -> pl.Data
             held = expert_places(loads, tables.placement, _sizes(tables))
             spreads = _spreads(tables, held, nodes)
         figures = expert_metrics(loads).join(spreads, on=PLACE, how="left", nulls_equal=True)
-        found.append(_of_step(figures, units))
-    if not found:
+        frames.append(_of_step(figures, units))
+    if not frames:
         nothing = ExpertTables(tables.load.clear(), tables.placement, tables.ranks)
         return _layers(nothing, "global", None)
-    return pl.concat(found).sort(*PLACE, "scope_index", "micro_batch", nulls_last=True)
+    return pl.concat(frames).sort(*PLACE, "scope_index", "micro_batch", nulls_last=True)
 
 
 def _spreads(tables: ExpertTables, devices: pl.DataFrame, nodes: int | None) -> pl.DataFrame:
@@ -105,8 +105,8 @@ def _spreads(tables: ExpertTables, devices: pl.DataFrame, nodes: int | None) -> 
 
 def _of_step(rows: pl.DataFrame, units: pl.DataFrame) -> pl.DataFrame:
     """Rows by part with their own step, scope_index and micro_batch."""
-    told = rows.rename({"step": "part"}).join(units, on=_UNIT, nulls_equal=True).drop("part")
-    return told.select(*(name for name in rows.columns), "scope_index", "micro_batch")
+    loads = rows.rename({"step": "part"}).join(units, on=_UNIT, nulls_equal=True).drop("part")
+    return loads.select(*(name for name in rows.columns), "scope_index", "micro_batch")
 
 
 # metric: experts_expert
@@ -190,18 +190,18 @@ def _comparable(tables: ExpertTables, loads: pl.DataFrame, item: str) -> pl.Data
     compared, apart = with_imbalance(loads, item), _apart(tables)
     if apart.is_empty():
         return compared
-    told = compared.join(
+    marked = compared.join(
         apart.with_columns(is_apart=True), on=PLACE, how="left", nulls_equal=True,
         maintain_order="left",
     )  # fmt: skip
-    return told.with_columns(pl.when(pl.col("is_apart").is_null()).then(f"{item}_max_over_mean"))
+    return marked.with_columns(pl.when(pl.col("is_apart").is_null()).then(f"{item}_max_over_mean"))
 
 
 def _apart(tables: ExpertTables) -> pl.DataFrame:
     """PLACE where sums over groups are not of the same groups for all devices: ranks are missing,
     or did not count."""
-    told = tables.load.filter(pl.col("ep_rank").is_not_null(), pl.col("tokens").is_not_null())
-    groups = told.join(
+    local = tables.load.filter(pl.col("ep_rank").is_not_null(), pl.col("tokens").is_not_null())
+    groups = local.join(
         tables.ranks.select(*_CAPTURE, "rank", "ep_group"), on=[*_CAPTURE, "rank"], how="left"
     ).group_by(PLACE)
     counts = groups.agg(
@@ -326,8 +326,8 @@ def largest(
     if top is None:
         return rows
     order = rows.sort(measure, descending=True, nulls_last=True, maintain_order=True)
-    kept = order.filter(pl.int_range(pl.len()).over(of) < top)
-    return kept.sort(of, nulls_last=True, maintain_order=True)
+    largest_rows = order.filter(pl.int_range(pl.len()).over(of) < top)
+    return largest_rows.sort(of, nulls_last=True, maintain_order=True)
 
 
 def view_notes(tables: ExpertTables, by: By, rows: pl.DataFrame) -> list[str]:
@@ -338,25 +338,25 @@ def view_notes(tables: ExpertTables, by: By, rows: pl.DataFrame) -> list[str]:
         return ["the node of each device is unknown or inconsistent: give --nodes N"]
     if rows.is_empty():
         return ["the expert placement is not recorded: no load by device"]
-    told = {
+    sentences = {
         "placement": "devices by the recorded placement: replicas share an expert's tokens evenly",
         "contiguous": "devices hold equal blocks of experts in order: no placement is recorded",
     }
-    seen = set(rows["basis"])
-    notes = [sentence for basis, sentence in told.items() if basis in seen]
+    visited = set(rows["basis"])
+    notes = [sentence for basis, sentence in sentences.items() if basis in visited]
     return notes + unseen_notes(tables)
 
 
 def unseen_notes(tables: ExpertTables) -> list[str]:
     """Which devices are not told, where ranks tell what their own experts got."""
-    told = tables.load.filter(pl.col("ep_rank").is_not_null(), pl.col("tokens").is_not_null())
-    seen = (
-        told.join(tables.ranks, on=[*_CAPTURE, "rank"])
+    local = tables.load.filter(pl.col("ep_rank").is_not_null(), pl.col("tokens").is_not_null())
+    present = (
+        local.join(tables.ranks, on=[*_CAPTURE, "rank"])
         .filter(pl.col("ep_group").is_not_null())
         .group_by(*_CAPTURE, "ep_group")
         .agg(pl.col("ep_rank").n_unique().alias("count"), pl.col("ep_size").max())
     )
-    short = seen.filter(pl.col("count") < pl.col("ep_size"))
+    short = present.filter(pl.col("count") < pl.col("ep_size"))
     notes: list[str] = []
     if short.height:
         least, size = short.sort("count").select("count", "ep_size").row(0)
@@ -365,7 +365,7 @@ def unseen_notes(tables: ExpertTables) -> list[str]:
                 "{count} of {all} expert-parallel groups are incomplete ({least} of {size} "
                 "devices): figures cover the recorded devices",
                 count=short.height,
-                all=seen.height,
+                all=present.height,
                 least=least,
                 size=size,
             )

@@ -68,20 +68,20 @@ def with_counts(
         f" {clause} group by run, capture order by all",
         values,
     )
-    kept = counts.filter(pl.col("rank") == first).drop("rank")
-    return replace(tables, counts=kept, members=_members(groups, sizes, kept))
+    counts_of_rank = counts.filter(pl.col("rank") == first).drop("rank")
+    return replace(tables, counts=counts_of_rank, members=_members(groups, sizes, counts_of_rank))
 
 
 def parts(tables: ExpertTables, scope: PartName) -> Iterator[Part]:
     """Parts of one step after the other; none where nobody tells them. Not for scope global."""
     counts = tables.counts
     if scope == "micro_batch":
-        told = counts.filter(pl.col("micro_batch").is_not_null()).with_columns(
+        counts_of_parts = counts.filter(pl.col("micro_batch").is_not_null()).with_columns(
             scope_index=pl.col("counted_by").cast(pl.Int64)
         )
     else:
-        told = _of_groups(tables, scope).drop("size", "is_whole")
-    for one in told.partition_by(*_CAPTURE, "step"):
+        counts_of_parts = _of_groups(tables, scope).drop("size", "is_whole")
+    for one in counts_of_parts.partition_by(*_CAPTURE, "step"):
         yield _part(one)
     if scope == "ep_group":
         is_told = counts.select(_CAPTURE).unique()
@@ -110,10 +110,10 @@ def scope_notes(tables: ExpertTables, scope: PartName) -> list[str]:
         if scope == "ep_group" and not _of_holders(tables).is_empty():
             return []
         return ["counts by rank are not recorded: files of the training hook have them"]
-    told = _of_groups(tables, scope, only_whole=False)
-    if told.is_empty():
+    members_of_groups = _of_groups(tables, scope, only_whole=False)
+    if members_of_groups.is_empty():
         return [Message("the ranks of each {group} are not recorded", group=_NAMES[scope])]
-    groups = told.group_by(*_CAPTURE, "scope_index").agg(pl.col("is_whole").all())
+    groups = members_of_groups.group_by(*_CAPTURE, "scope_index").agg(pl.col("is_whole").all())
     short = groups.filter(~pl.col("is_whole")).height
     notes: list[str] = []
     if short:
@@ -126,7 +126,7 @@ def scope_notes(tables: ExpertTables, scope: PartName) -> list[str]:
             )
         )
     missing = tables.counts.select(*_CAPTURE, "counted_by").unique().height
-    missing -= told.select(*_CAPTURE, "counted_by").unique().height
+    missing -= members_of_groups.select(*_CAPTURE, "counted_by").unique().height
     if missing:
         notes.append(
             Message(
@@ -138,20 +138,20 @@ def scope_notes(tables: ExpertTables, scope: PartName) -> list[str]:
     return notes
 
 
-def _part(told: pl.DataFrame) -> Part:
+def _part(rows: pl.DataFrame) -> Part:
     """Number the parts in rows of run, capture, step, phase, layer, scope_index, micro_batch,
     tokens (of all experts; else expert too); those of one number are added up."""
     unit = [*_CAPTURE, "step", "scope_index", "micro_batch"]
-    units = told.select(unit).unique().sort(unit, nulls_last=True)
+    units = rows.select(unit).unique().sort(unit, nulls_last=True)
     units = units.with_row_index("part").with_columns(pl.col("part").cast(pl.Int64))
     place: list[str | pl.Expr] = [*_CAPTURE, pl.col("part").alias("step"), "phase", "layer"]
-    loads = told.join(units, on=unit, nulls_equal=True)
-    if "expert" in told.columns:
+    loads = rows.join(units, on=unit, nulls_equal=True)
+    if "expert" in rows.columns:
         loads = loads.select(*place, "expert", "tokens")
     else:
         experts = pl.int_ranges(0, pl.col("tokens").list.len(), dtype=pl.Int32)
         loads = loads.select(*place, "tokens", expert=experts).explode("expert", "tokens")
-    if told.height > told.select(*unit, "phase", "layer").n_unique():
+    if rows.height > rows.select(*unit, "phase", "layer").n_unique():
         loads = loads.group_by(*PLACE, "expert").agg(pl.col("tokens").sum())
     return Part(loads.select(*PLACE, "expert", "tokens"), units)
 
@@ -160,12 +160,14 @@ def _of_groups(tables: ExpertTables, scope: PartName, *, only_whole: bool = True
     """Counts with the scope_index of their group, `micro_batch` NULL, and whether all of its ranks
     counted the layer."""
     members = tables.members.filter(pl.col("scope") == scope).drop("scope")
-    told = tables.counts.join(members, on=[*_CAPTURE, "counted_by"]).with_columns(
+    counts = tables.counts.join(members, on=[*_CAPTURE, "counted_by"]).with_columns(
         micro_batch=pl.lit(None, pl.Int32)
     )
     place = [*PLACE, "scope_index"]
-    told = told.with_columns(is_whole=pl.col("counted_by").n_unique().over(place) == pl.col("size"))
-    return told.filter("is_whole") if only_whole else told
+    counts = counts.with_columns(
+        is_whole=pl.col("counted_by").n_unique().over(place) == pl.col("size")
+    )
+    return counts.filter("is_whole") if only_whole else counts
 
 
 def _of_holders(tables: ExpertTables) -> pl.DataFrame:
@@ -175,8 +177,8 @@ def _of_holders(tables: ExpertTables) -> pl.DataFrame:
     group = pl.col("rank").min().over(*_CAPTURE, "ep_group").cast(pl.Int64)
     ranks = tables.ranks.select(*rank, "ep_group", scope_index=group)
     rows = tables.load.filter(pl.col("ep_rank").is_not_null() & pl.col("tokens").is_not_null())
-    placed = rows.join(ranks, on=rank, how="left")
-    clear = placed.filter(
+    rows_with_places = rows.join(ranks, on=rank, how="left")
+    clear = rows_with_places.filter(
         pl.col("ep_group").is_not_null().all().over(*PLACE), pl.col("expert").is_not_null()
     )
     return clear.with_columns(micro_batch=pl.lit(None, pl.Int32))
@@ -185,7 +187,7 @@ def _of_holders(tables: ExpertTables) -> pl.DataFrame:
 def _members(groups: pl.DataFrame, sizes: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
     """Who is in which group: MEMBERS. Of several groups of a rank, that of the size the ranks
     tell, then of the likelier kind; where that size is 1, each rank that counted is its own."""
-    found: list[pl.DataFrame] = []
+    members: list[pl.DataFrame] = []
     counting = counts.select(*_CAPTURE, "counted_by").unique()
     for scope, kinds in _KINDS.items():
         order = {kind: at for at, kind in enumerate(kinds)}
@@ -208,14 +210,14 @@ def _members(groups: pl.DataFrame, sizes: pl.DataFrame, counts: pl.DataFrame) ->
             sizes.filter(pl.col(_SIZES[scope]) == 1).select(_CAPTURE), on=_CAPTURE
         ).with_columns(scope_index=pl.col("counted_by").cast(pl.Int64), size=pl.lit(1))
         alone = alone.join(of_kind, on=[*_CAPTURE, "counted_by"], how="anti")
-        found += [
+        members += [
             one.select(
                 pl.lit(scope).alias(name) if name == "scope" else pl.col(name).cast(kind)
                 for name, kind in MEMBERS.items()
             )
             for one in (of_kind, alone)
         ]
-    return pl.concat(found)
+    return pl.concat(members)
 
 
 def loads_at(tables: ExpertTables, scope: PartName) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:

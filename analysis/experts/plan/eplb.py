@@ -64,9 +64,9 @@ def eplb(
         members = (node_groups[..., None] * size + np.arange(size)).reshape(layers, nodes, -1)
     inside = np.take_along_axis(load[:, None], members, axis=2).reshape(layers * nodes, -1)
     local, each = _replicate(inside, per_node * slots, limit)
-    chosen = pack(each, per_node)
+    slots_of = pack(each, per_node)
     rows = np.arange(layers * nodes)[:, None, None]
-    owner = local[rows, chosen].reshape(layers, nodes, per_node * slots)
+    owner = local[rows, slots_of].reshape(layers, nodes, per_node * slots)
     named = np.take_along_axis(members, np.maximum(owner, 0), axis=2)
     return np.where(owner == EMPTY, EMPTY, named).reshape(layers, devices, slots)
 

@@ -94,9 +94,9 @@ class BackTest:
 
     def quantiles(self, method: str) -> tuple[float, ...]:
         """`QUANTILES` of the residuals, in mean proportions (1 / experts)."""
-        kept = self.residuals[method]
-        found = np.quantile(kept, QUANTILES) * kept.shape[-1]
-        return tuple(float(one) for one in found)
+        residuals = self.residuals[method]
+        quantiles = np.quantile(residuals, QUANTILES) * residuals.shape[-1]
+        return tuple(float(one) for one in quantiles)
 
 
 def checked_loads(loads: npt.ArrayLike) -> Floats:
@@ -105,14 +105,14 @@ def checked_loads(loads: npt.ArrayLike) -> Floats:
     Raises UsageError for another shape, for no steps, layers or experts, and for loads that are
     negative or no numbers.
     """
-    found = np.asarray(loads, dtype=np.float64)
-    if found.ndim == 2:
-        found = found[None]
-    if found.ndim != 3 or 0 in found.shape:
-        raise UsageError(f"loads must be [steps, layers, experts], none empty: got {found.shape}")
-    if not np.isfinite(found).all() or (found < 0).any():
+    array = np.asarray(loads, dtype=np.float64)
+    if array.ndim == 2:
+        array = array[None]
+    if array.ndim != 3 or 0 in array.shape:
+        raise UsageError(f"loads must be [steps, layers, experts], none empty: got {array.shape}")
+    if not np.isfinite(array).all() or (array < 0).any():
         raise UsageError("loads must be numbers of tokens, 0 or more: some are negative or unknown")
-    return found
+    return array
 
 
 def proportions(loads: Floats) -> Floats:
@@ -138,9 +138,9 @@ def forecast(loads: npt.ArrayLike, method: str, *, lead: int = 1, window: int = 
         raise UsageError(f"no forecast {method!r}: choose from {', '.join(METHODS)}")
     if lead < 1 or window < 1:
         raise UsageError(f"lead and window must be 1 or more: got {lead} and {window}")
-    known = checked_loads(loads)
-    ahead = _ahead(proportions(known[-max(window, _REMEMBERED) :]), method, lead, window)
-    return ahead * expected_tokens(known, window)[:, None]
+    counts = checked_loads(loads)
+    ahead = _ahead(proportions(counts[-max(window, _REMEMBERED) :]), method, lead, window)
+    return ahead * expected_tokens(counts, window)[:, None]
 
 
 def _ahead(past: Floats, method: str, lead: int, window: int) -> Floats:
@@ -156,8 +156,8 @@ def backtest(loads: npt.ArrayLike, horizon: int, *, window: int = WINDOW) -> Bac
     most are leads, so that origins have a past: the greatest lead is min(horizon, steps / 2).
     Raises UsageError for fewer than three steps.
     """
-    known = checked_loads(loads)
-    steps, _, experts = known.shape
+    counts = checked_loads(loads)
+    steps, _, experts = counts.shape
     if horizon < 1 or window < 1:
         raise UsageError(f"horizon and window must be 1 or more: got {horizon} and {window}")
     if steps < 3:
@@ -168,7 +168,7 @@ def backtest(loads: npt.ArrayLike, horizon: int, *, window: int = WINDOW) -> Bac
     leads = np.unique(np.linspace(1, farthest, _LEADS).round().astype(np.int64))
     least = min(window, steps - farthest)
     origins = np.unique(np.linspace(least, steps - farthest, _ORIGINS).round().astype(np.int64))
-    shares = proportions(known)
+    shares = proportions(counts)
     reach = max(window, _REMEMBERED)
     residuals, errors = {}, {}
     for method in METHODS:
@@ -192,10 +192,10 @@ def scenarios(loads: npt.ArrayLike, method: str, tested: BackTest, count: int = 
     Each case is the forecast for one lead plus what one back-tested forecast for that lead missed,
     all experts together, so that what rises with what is kept. At most `count`, evenly chosen.
     """
-    known = checked_loads(loads)
+    counts = checked_loads(loads)
     missed = tested.residuals[method]
-    chosen = np.unique(np.linspace(0, len(missed) - 1, min(count, len(missed))).round().astype(int))
-    tokens = expected_tokens(known)[:, None]
-    ahead = {lead: proportions(forecast(known, method, lead=lead)) for lead in tested.leads}
-    came = np.stack([ahead[int(tested.lead_of[case])] + missed[case] for case in chosen])
+    places = np.unique(np.linspace(0, len(missed) - 1, min(count, len(missed))).round().astype(int))
+    tokens = expected_tokens(counts)[:, None]
+    ahead = {lead: proportions(forecast(counts, method, lead=lead)) for lead in tested.leads}
+    came = np.stack([ahead[int(tested.lead_of[case])] + missed[case] for case in places])
     return proportions(np.clip(came, 0.0, None)) * tokens

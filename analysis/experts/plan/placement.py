@@ -48,9 +48,9 @@ def twins(placement: Placement) -> npt.NDArray[np.bool_]:
     ordered = np.take_along_axis(placement, order, axis=2)
     same: npt.NDArray[np.bool_] = np.zeros(placement.shape, dtype=np.bool_)
     same[..., 1:] = np.logical_and(ordered[..., 1:] == ordered[..., :-1], ordered[..., 1:] != EMPTY)
-    found: npt.NDArray[np.bool_] = np.zeros(placement.shape, dtype=np.bool_)
-    np.put_along_axis(found, order, same, axis=2)
-    return found
+    is_twin: npt.NDArray[np.bool_] = np.zeros(placement.shape, dtype=np.bool_)
+    np.put_along_axis(is_twin, order, same, axis=2)
+    return is_twin
 
 
 def fill_slots(
@@ -92,8 +92,8 @@ def slot_tokens(placement: Placement, load: Floats) -> Floats:
     layers, devices, slots = placement.shape
     each = load / np.maximum(replicas(placement, load.shape[-1]), 1)
     flat = placement.reshape(layers, -1)
-    taken = each[..., np.arange(layers)[:, None], np.maximum(flat, 0)]
-    tokens: Floats = np.where(flat == EMPTY, 0.0, taken)
+    slot_shares = each[..., np.arange(layers)[:, None], np.maximum(flat, 0)]
+    tokens: Floats = np.where(flat == EMPTY, 0.0, slot_shares)
     return tokens.reshape(*load.shape[:-1], devices, slots)
 
 
@@ -154,8 +154,8 @@ def checked_sizes(experts: int, devices: int, slots: int, nodes: int = 1) -> Non
             )
         )
     if devices % nodes:
-        told = "{devices} devices cannot be shared evenly by {nodes} nodes"
-        raise UsageError(Message(told, devices=devices, nodes=nodes))
+        reason = "{devices} devices cannot be shared evenly by {nodes} nodes"
+        raise UsageError(Message(reason, devices=devices, nodes=nodes))
     if devices * slots < experts:
         raise UsageError(
             Message(
@@ -172,13 +172,13 @@ def checked_sizes(experts: int, devices: int, slots: int, nodes: int = 1) -> Non
 
 def checked_placement(placement: npt.ArrayLike, layers: int, experts: int) -> Placement:
     """The placement as int64; UsageError where it does not place these experts of these layers."""
-    found = np.asarray(placement)
-    if found.ndim != 3 or len(found) != layers or not np.issubdtype(found.dtype, np.integer):
+    array = np.asarray(placement)
+    if array.ndim != 3 or len(array) != layers or not np.issubdtype(array.dtype, np.integer):
         raise UsageError(
-            f"a placement must be integers [{layers} layers, devices, slots]: got {found.dtype}"
-            f" {found.shape}"
+            f"a placement must be integers [{layers} layers, devices, slots]: got {array.dtype}"
+            f" {array.shape}"
         )
-    whole = found.astype(np.int64)
+    whole = array.astype(np.int64)
     if whole.min() < EMPTY or whole.max() >= experts:
         raise UsageError(
             f"the placement names experts {whole.min()} to {whole.max()}; there are {experts}"
@@ -256,13 +256,13 @@ def _match(shared: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
     left = shared.copy()
     count, size, _ = left.shape
     at = np.arange(count)
-    found = np.zeros((count, size), dtype=np.int64)
+    matches = np.zeros((count, size), dtype=np.int64)
     for _ in range(size):
         row, column = np.divmod(left.reshape(count, -1).argmax(axis=1), size)
-        found[at, row] = column
+        matches[at, row] = column
         left[at, row, :] = -1
         left[at, :, column] = -1
-    return found
+    return matches
 
 
 def _same_slots(old: Placement, new: Placement) -> Placement:
@@ -272,9 +272,9 @@ def _same_slots(old: Placement, new: Placement) -> Placement:
     for slot in range(old.shape[2]):
         was = old[..., slot]
         hit = (rest == was[..., None]) & (was[..., None] != EMPTY)
-        found = hit.any(axis=-1)
-        result[..., slot] = np.where(found, was, _USED)
-        rest[found, hit.argmax(axis=-1)[found]] = _USED
+        is_there = hit.any(axis=-1)
+        result[..., slot] = np.where(is_there, was, _USED)
+        rest[is_there, hit.argmax(axis=-1)[is_there]] = _USED
     order = np.argsort(rest == _USED, axis=-1, kind="stable")
     queue = np.take_along_axis(rest, order, axis=-1)
     free = result == _USED
@@ -285,7 +285,7 @@ def _same_slots(old: Placement, new: Placement) -> Placement:
 def deployment_json(placement: Placement, layers: Sequence[int]) -> str:
     """Deployment JSON of a placement [layers, devices, slots]; layers are the layer_ids."""
     _checked_layers(placement, layers)
-    found = {
+    content = {
         "moe_layer_count": len(layers),
         "layer_list": [
             {
@@ -299,7 +299,7 @@ def deployment_json(placement: Placement, layers: Sequence[int]) -> str:
             for layer, devices in zip(layers, placement.tolist(), strict=True)
         ],
     }
-    return json.dumps(found, indent=1) + "\n"
+    return json.dumps(content, indent=1) + "\n"
 
 
 def permutation_json(placement: Placement, layers: Sequence[int], experts: int) -> str:
@@ -310,18 +310,18 @@ def permutation_json(placement: Placement, layers: Sequence[int], experts: int) 
     slots the first is a permutation of the experts and the second its inverse.
     """
     _checked_layers(placement, layers)
-    found: dict[str, Any] = {"experts_count": experts, "layers": []}
+    content: dict[str, Any] = {"experts_count": experts, "layers": []}
     for layer, flat in zip(layers, placement.reshape(len(layers), -1), strict=True):
         order = np.argsort(flat, kind="stable")
         edges = np.searchsorted(flat[order], np.arange(experts + 1))
-        found["layers"].append({
+        content["layers"].append({
             "layer_id": int(layer),
             "physical_to_logical": flat.tolist(),
             "logical_to_physical": [
                 one.tolist() for one in np.split(order, edges)[1:-1]
             ],
         })  # fmt: skip
-    return json.dumps(found) + "\n"
+    return json.dumps(content) + "\n"
 
 
 def _checked_layers(placement: Placement, layers: Sequence[int]) -> None:

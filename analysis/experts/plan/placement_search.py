@@ -92,7 +92,7 @@ def search(
     stays = is_hierarchical(load.shape[1], groups, nodes)
     ceiling = device_tokens(theirs, load).max(axis=1)
     slowest = layer_times(theirs, load, cost, nodes)
-    found, fastest = theirs, np.full(len(load), np.inf)
+    best, fastest = theirs, np.full(len(load), np.inf)
     for start in _starts(theirs, load, cost, nodes, max_replicas, stays_on_node=stays):
         even = start
         if (device_tokens(start, load).max(axis=1) > ceiling).any():
@@ -101,15 +101,15 @@ def search(
         is_even = device_tokens(even, load).max(axis=1) <= ceiling
         limits = Limits(np.where(is_even, ceiling, np.inf), stays, max_replicas)
         other = improve(even, load, cost, nodes, limits)
-        taken = layer_times(other, load, cost, nodes)
-        good = _is_fine(other, load, cost, nodes, ceiling, slowest) & (taken < fastest)
-        found = np.where(good[:, None, None], other, found)
-        fastest = np.where(good, taken, fastest)
+        times = layer_times(other, load, cost, nodes)
+        good = _is_fine(other, load, cost, nodes, ceiling, slowest) & (times < fastest)
+        best = np.where(good[:, None, None], other, best)
+        fastest = np.where(good, times, fastest)
     # Layers that are only as good as EPLB's with an expert twice on a device.
     rest = np.flatnonzero(np.isinf(fastest))
     limits = Limits(ceiling[rest], stays, max_replicas)
-    found[rest] = improve(theirs[rest], load[rest], cost, nodes, limits)
-    return found
+    best[rest] = improve(theirs[rest], load[rest], cost, nodes, limits)
+    return best
 
 
 def _is_fine(
@@ -174,8 +174,8 @@ class _State:
         """Slots of devices that hold experts [X, n], [X, n, slots of all devices]."""
         held = self.flat.reshape(len(self.flat), 1, self.devices, -1) == experts[:, :, None, None]
         held &= experts[:, :, None, None] != EMPTY
-        found: Mask = np.repeat(held.any(axis=3), self.slots, axis=2)
-        return found
+        holders: Mask = np.repeat(held.any(axis=3), self.slots, axis=2)
+        return holders
 
     def twins_count(self, flat: Placement) -> Indices:
         """Slots for nothing, [X]: their device holds the expert in another one."""
@@ -244,16 +244,16 @@ def _swaps(state: _State, cost: Cost) -> Iterable[tuple[Placement, Mask]]:
     leaves = state.slot[rows, mine][:, :, None] - state.slot[:, None]
     hot_ns = state.device[rows, state.hot[:, None]][:, :, None]
     slowest = np.maximum(hot_ns - leaves, state.device[:, None, owner] + leaves)
-    given, got = state.flat[rows, mine], state.flat
-    is_held = (got[:, None] == given[:, :, None]).any(axis=1) & (got != EMPTY)
-    slowest[state.forbidden() | is_held[:, None] | state.holders(given)] = np.inf
+    state_here, got = state.flat[rows, mine], state.flat
+    is_held = (got[:, None] == state_here[:, :, None]).any(axis=1) & (got != EMPTY)
+    slowest[state.forbidden() | is_held[:, None] | state.holders(state_here)] = np.inf
     foreign = state.foreign()
     if foreign is not None:
         there, here = owner[None, None], state.hot[:, None, None]
         row = rows[:, :, None]
         more = (
-            foreign[row, there, given[:, :, None]].astype(np.int64)
-            - foreign[row, here, given[:, :, None]]
+            foreign[row, there, state_here[:, :, None]].astype(np.int64)
+            - foreign[row, here, state_here[:, :, None]]
             + foreign[row, here, got[:, None]]
             - foreign[row, there, got[:, None]]
         )
@@ -376,10 +376,10 @@ def _starts(
     plain = apart(equal_count(load, devices=devices, slots=slots))
     single = apart(theirs)
     is_plain = layer_times(plain, load, cost, nodes) < layer_times(single, load, cost, nodes)
-    found = [np.where(is_plain[:, None, None], plain, single)]
+    starts = [np.where(is_plain[:, None, None], plain, single)]
     if nodes > 1 and cost.far_ns() > cost.near_ns():
-        found.append(apart(_spread(single, load, cost, nodes)))
-    return found
+        starts.append(apart(_spread(single, load, cost, nodes)))
+    return starts
 
 
 def _spread(placement: Placement, load: Floats, cost: Cost, nodes: int) -> Placement:

@@ -48,35 +48,35 @@ def token_cost(
         return None, []
     notes: list[str] = []
     link = wish.link_bytes_per_s
-    seen = [] if links is None else links.filter(*mine).to_dicts()
-    if link is None and seen:
+    rates = [] if links is None else links.filter(*mine).to_dicts()
+    if link is None and rates:
         across = wish.nodes > 1
-        rate, told = seen[0]["bytes_per_s"], f"{seen[0]['bytes_per_s'] / 1e9:,.1f}"
-        count = seen[0]["operations_count"]
-        if across == seen[0]["is_far"]:
+        rate, words = rates[0]["bytes_per_s"], f"{rates[0]['bytes_per_s'] / 1e9:,.1f}"
+        count = rates[0]["operations_count"]
+        if across == rates[0]["is_far"]:
             link = float(rate)
             notes.append(
                 Message(
                     "link bandwidth of a device: {rate} GB/s, measured in {count} expert-parallel"
                     " all-to-alls of {capture}; override with --link",
-                    rate=told,
+                    rate=words,
                     count=count,
                     capture=capture,
                 )
             )
         else:
-            where, wanted = ("inside hosts", "between them")
+            where, scope = ("inside hosts", "between them")
             if not across:
-                where, wanted = ("between hosts", "inside one")
+                where, scope = ("between hosts", "inside one")
             notes.append(
                 Message(
                     "{rate} GB/s were measured {where}, in {count} expert-parallel all-to-alls of"
                     " {capture}, the plan's link is {wanted}: override with --link",
-                    rate=told,
+                    rate=words,
                     where=Message(where),
                     count=count,
                     capture=capture,
-                    wanted=Message(wanted),
+                    wanted=Message(scope),
                 )
             )
     size = wish.token_bytes

@@ -58,7 +58,7 @@ class ExpertPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _LoadMatrix:
     """Loads of one run, capture and phase, without gaps."""
 
     key: tuple[str, str, str | None]
@@ -80,7 +80,7 @@ def plans(
     Tokens are those of one expert-parallel group of `wish.devices`: the job's, by the groups that
     hold a layer. Raises UsageError for what cannot be planned.
     """
-    found = []
+    expert_plans = []
     for one in _known_loads(tables):
         run, capture, phase = one.key
         notes = list(one.notes)
@@ -94,9 +94,9 @@ def plans(
                     devices=wish.devices,
                 )
             )
-        cost, told = token_cost(costs, links, run, capture, wish)
-        notes += told
-        made = plan(
+        cost, words = token_cost(costs, links, run, capture, wish)
+        notes += words
+        plan_here = plan(
             one.loads / groups,
             devices=wish.devices, nodes=wish.nodes, slots=wish.slots, groups=wish.groups,
             layers=one.layers,
@@ -106,8 +106,10 @@ def plans(
             current=_current(tables.placement, one, wish),
             horizon=wish.horizon, max_replicas=wish.max_replicas, max_moved=wish.max_moved,
         )  # fmt: skip
-        found.append(ExpertPlan(run, capture, phase, one.experts, made, (*notes, *made.notes)))
-    return found
+        expert_plans.append(
+            ExpertPlan(run, capture, phase, one.experts, plan_here, (*notes, *plan_here.notes))
+        )
+    return expert_plans
 
 
 # metric: experts_plan
@@ -135,10 +137,10 @@ def plans(
 #   migration_ns          double   total only: what the move takes
 #   break_even_steps      double   total only: steps until it is paid
 #   trigger               boolean  total only: whether it pays within the horizon
-def plan_rows(found: list[ExpertPlan]) -> pl.DataFrame:
+def plan_rows(plans: list[ExpertPlan]) -> pl.DataFrame:
     """Rows of each plan, then its total (`plan_moves.Total`)."""
     rows: list[dict[str, Any]] = []
-    for one in found:
+    for one in plans:
         place = dict(zip(_KEY, (one.run, one.capture, one.phase), strict=True))
         total, layers = one.plan.total, one.plan.rows
         rows += [place | row for row in layers.iter_rows(named=True)]
@@ -156,21 +158,21 @@ def plan_rows(found: list[ExpertPlan]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=_PLANNED)
 
 
-def plan_notes(found: list[ExpertPlan]) -> list[str]:
+def plan_notes(plans: list[ExpertPlan]) -> list[str]:
     """Each plan's forecast and its error, what is gained and when it is paid, and its notes."""
-    told: list[str] = []
-    for one in found:
-        where = f"{one.capture} {one.phase or ''}".strip() if len(found) > 1 else ""
+    notes: list[str] = []
+    for one in plans:
+        where = f"{one.capture} {one.phase or ''}".strip() if len(plans) > 1 else ""
         mine: list[str] = []
-        made, total = one.plan, one.plan.total
-        if made.error_ratio is not None and made.tested is not None:
+        plan, total = one.plan, one.plan.total
+        if plan.error_ratio is not None and plan.tested is not None:
             mine.append(
                 Message(
                     "forecast by {method}: mean error of an expert's share {error} % of the mean"
                     " share, for up to {steps} steps ahead",
-                    method=made.method,
-                    error=f"{made.error_ratio * 100:.1f}",
-                    steps=made.tested.leads[-1],
+                    method=plan.method,
+                    error=f"{plan.error_ratio * 100:.1f}",
+                    steps=plan.tested.leads[-1],
                 )
             )
         if total.trigger is not None:
@@ -186,11 +188,11 @@ def plan_notes(found: list[ExpertPlan]) -> list[str]:
                     "{says}: {after}, horizon {steps}",
                     says=Message(says),
                     after=after,
-                    steps=made.horizon,
+                    steps=plan.horizon,
                 )
             )
-        told += [_with_place(where, note) for note in (*mine, *one.notes)]
-    return told
+        notes += [_with_place(where, note) for note in (*mine, *one.notes)]
+    return notes
 
 
 def _with_place(place: str, note: str) -> str:
@@ -222,11 +224,11 @@ def backtest_rows(tables: ExpertTables, horizon: int) -> tuple[pl.DataFrame, lis
     """
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
-    known = list(_known_loads(tables))
+    loads = list(_known_loads(tables))
     refused: UsageError | None = None
-    for one in known:
-        place = " ".join(filter(None, one.key)) if len(known) > 1 else ""
-        told = list(one.notes)
+    for one in loads:
+        place = " ".join(filter(None, one.key)) if len(loads) > 1 else ""
+        remarks = list(one.notes)
         try:
             tested = backtest(one.loads, horizon)
         except UsageError as error:  # of too few steps: the others have their own
@@ -234,12 +236,12 @@ def backtest_rows(tables: ExpertTables, horizon: int) -> tuple[pl.DataFrame, lis
             notes.append(_with_place(place, error.message))
             continue
         if tested.leads[-1] < horizon:
-            told.append(
+            remarks.append(
                 Message(
                     "tested up to {steps} steps ahead: steps allow no more", steps=tested.leads[-1]
                 )
             )
-        notes += [_with_place(place, note) for note in told]
+        notes += [_with_place(place, note) for note in remarks]
         by_error = sorted(tested.errors, key=lambda name: tested.errors[name])
         rows += [_tested_row(one, tested, method) for method in by_error]
     if refused is not None and not rows:
@@ -247,7 +249,7 @@ def backtest_rows(tables: ExpertTables, horizon: int) -> tuple[pl.DataFrame, lis
     return pl.DataFrame(rows, schema=_TESTED), notes
 
 
-def _tested_row(one: _Known, tested: BackTest, method: str) -> dict[str, Any]:
+def _tested_row(one: _LoadMatrix, tested: BackTest, method: str) -> dict[str, Any]:
     low, median, high = tested.quantiles(method)
     return dict(zip(_KEY, one.key, strict=True)) | {
         "method": method, "is_best": method == tested.best, "error_ratio": tested.errors[method],
@@ -256,7 +258,7 @@ def _tested_row(one: _Known, tested: BackTest, method: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _known_loads(tables: ExpertTables) -> Iterator[_Known]:
+def _known_loads(tables: ExpertTables) -> Iterator[_LoadMatrix]:
     loads = expert_loads(tables.load)
     if loads.is_empty():
         raise UsageError(
@@ -265,18 +267,18 @@ def _known_loads(tables: ExpertTables) -> Iterator[_Known]:
     for key, some in loads.group_by(_KEY, maintain_order=True):
         matrix = load_matrix(some)
         tokens, rows, notes = known_loads(matrix.tokens)
-        shown, last = len(matrix.experts), matrix.experts[-1]
-        if last + 1 > shown:
+        count, last = len(matrix.experts), matrix.experts[-1]
+        if last + 1 > count:
             notes.append(
                 Message(
                     "{count} experts have counts, numbered up to {last}: counts of the others are"
                     " unknown",
-                    count=shown,
+                    count=count,
                     last=last,
                 )
             )
-        told = [step for step in matrix.steps if step is not None]
-        every = float(np.median(np.diff(told))) if len(told) > 1 else 1.0
+        steps = [step for step in matrix.steps if step is not None]
+        every = float(np.median(np.diff(steps))) if len(steps) > 1 else 1.0
         if every > 1:
             notes.append(
                 Message(
@@ -286,7 +288,9 @@ def _known_loads(tables: ExpertTables) -> Iterator[_Known]:
             )
         run, capture, phase = (str(key[0]), str(key[1]), None if key[2] is None else str(key[2]))
         layers = tuple(matrix.layers[row] for row in rows)
-        yield _Known((run, capture, phase), tokens, layers, tuple(matrix.experts), tuple(notes))
+        yield _LoadMatrix(
+            (run, capture, phase), tokens, layers, tuple(matrix.experts), tuple(notes)
+        )
 
 
 def _groups_count(ranks: pl.DataFrame, run: str, capture: str, devices: int) -> float:
@@ -303,7 +307,7 @@ def _stages(
 ) -> list[int] | None:
     """Pipeline stage of each layer; None unless each is told by ranks of one stage."""
     mine = pl.col("run") == run, pl.col("capture") == capture
-    told = (
+    stage_rows = (
         tables.load.filter(*mine, pl.col("ep_rank").is_not_null())
         .select("run", "capture", "rank", "layer")
         .unique()
@@ -311,14 +315,16 @@ def _stages(
         .group_by("layer")
         .agg(pl.col("pp_rank").unique())
     )
-    stage_of = dict(zip(told["layer"].to_list(), told["pp_rank"].to_list(), strict=True))
-    found = [stage_of.get(layer, []) for layer in layers]
-    if all(len(stages) == 1 and stages[0] is not None for stages in found):
-        return [stages[0] for stages in found]
+    stage_of = dict(
+        zip(stage_rows["layer"].to_list(), stage_rows["pp_rank"].to_list(), strict=True)
+    )
+    stages_by_layer = [stage_of.get(layer, []) for layer in layers]
+    if all(len(stages) == 1 and stages[0] is not None for stages in stages_by_layer):
+        return [stages[0] for stages in stages_by_layer]
     return None
 
 
-def _current(placement: pl.DataFrame, one: _Known, wish: Wish) -> Placement | None:
+def _current(placement: pl.DataFrame, one: _LoadMatrix, wish: Wish) -> Placement | None:
     """Where experts are now; None unless told for all layers, on devices and slots as wished: on
     others a plan starts afresh."""
     if placement.is_empty():
@@ -335,7 +341,7 @@ def _current(placement: pl.DataFrame, one: _Known, wish: Wish) -> Placement | No
     wished = wish.slots or -(-len(one.experts) // wish.devices)
     if used > wish.devices or (used < wish.devices and slots > wished):
         return None
-    found = np.full((len(one.layers), wish.devices, slots), EMPTY, dtype=np.int64)
+    current = np.full((len(one.layers), wish.devices, slots), EMPTY, dtype=np.int64)
     layer_at = {layer: at for at, layer in enumerate(one.layers)}
     expert_at = {expert: at for at, expert in enumerate(one.experts)}
     at = mine.select(
@@ -344,5 +350,5 @@ def _current(placement: pl.DataFrame, one: _Known, wish: Wish) -> Placement | No
         pl.col("slot").cast(pl.Int64),
         pl.col("expert").replace_strict(expert_at, return_dtype=pl.Int64),
     ).to_numpy()
-    found[at[:, 0], at[:, 1], at[:, 2]] = at[:, 3]
-    return found
+    current[at[:, 0], at[:, 1], at[:, 2]] = at[:, 3]
+    return current

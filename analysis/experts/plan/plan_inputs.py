@@ -21,14 +21,14 @@ def known_loads(loads: Floats) -> tuple[Floats, list[int], list[str]]:
     know all layers left. Raises UsageError where nothing is left.
     """
     whole = np.asarray(np.isfinite(loads).all(axis=2))
-    kept = np.flatnonzero(whole.any(axis=0))
-    if not kept.size:
+    positions = np.flatnonzero(whole.any(axis=0))
+    if not positions.size:
         raise UsageError(Message("no layer has counts for all of its experts in any step"))
-    steps = whole[:, kept].all(axis=1)
+    steps = whole[:, positions].all(axis=1)
     if not steps.any():
         raise UsageError(Message("no step has counts for all layers: select fewer ranks"))
     notes: list[str] = []
-    if gone := loads.shape[1] - kept.size:
+    if gone := loads.shape[1] - positions.size:
         notes.append(
             Message(
                 "{count} layers are left out: no step has counts for all of their experts",
@@ -43,7 +43,7 @@ def known_loads(loads: Floats) -> tuple[Floats, list[int], list[str]]:
                 all=len(loads),
             )
         )
-    return loads[steps][:, kept], kept.tolist(), notes
+    return loads[steps][:, positions], positions.tolist(), notes
 
 
 def checked_memory(

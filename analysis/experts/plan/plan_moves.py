@@ -110,8 +110,8 @@ def plan(
     for all its experts. current: placement [layers, devices, slots] (None: experts in their order).
     max_moved: experts a layer may send. Raises UsageError, with the numbers, for what cannot be.
     """
-    known = checked_loads(loads)
-    _, count, experts = known.shape
+    counts = checked_loads(loads)
+    _, count, experts = counts.shape
     named = tuple(range(count)) if layers is None else tuple(int(one) for one in layers)
     of_stage = np.zeros(count, dtype=np.int64) if stages is None else np.asarray(stages)
     if len(named) != count or len(of_stage) != count:
@@ -120,8 +120,8 @@ def plan(
         )
     if horizon < 1 or (max_moved is not None and max_moved < 0):
         raise UsageError(f"horizon must be 1 or more, moves 0 or more: {horizon}, {max_moved}")
-    wanted = -(-experts // devices) if slots is None and devices > 0 else (slots or 0)
-    checked_sizes(experts, devices, wanted, nodes)
+    slot_count = -(-experts // devices) if slots is None and devices > 0 else (slots or 0)
+    checked_sizes(experts, devices, slot_count, nodes)
     if slots is None and current is None and max_replicas is None:
         if devices > experts:
             raise UsageError(
@@ -133,10 +133,10 @@ def plan(
                 )
             )
         max_replicas = 1
-    checked_memory(count, experts, devices, wanted, expert_bytes, memory_bytes)
+    checked_memory(count, experts, devices, slot_count, expert_bytes, memory_bytes)
     notes: list[str] = []
-    before = placed_now(current, count, experts, devices, wanted, notes)
-    method, tested, load, may_come = forecast_loads(known, horizon, notes)
+    before = placed_now(current, count, experts, devices, slot_count, notes)
+    method, tested, load, may_come = forecast_loads(counts, horizon, notes)
     priced = TOKENS_ONLY if cost is None else cost
     if cost is None:
         notes.append(
@@ -152,23 +152,23 @@ def plan(
         )
 
     stays = is_hierarchical(experts, groups, nodes)
-    found = []
+    moves = []
     if can_pay or max_moved is not None:
         limits = Limits(None, stays, max_replicas, before, max_moved)
-        found.append(improve(before, load, priced, nodes, limits))
+        moves.append(improve(before, load, priced, nodes, limits))
     if max_moved is None:
         fresh = search(
-            load, devices=devices, slots=wanted, nodes=nodes, groups=groups, cost=priced,
+            load, devices=devices, slots=slot_count, nodes=nodes, groups=groups, cost=priced,
             max_replicas=max_replicas,
         )  # fmt: skip
-        found.append(align_devices(before, fresh, nodes))
+        moves.append(align_devices(before, fresh, nodes))
         if cost is not None:
             free = improve(fresh, load, cost, nodes, Limits(None, stays, max_replicas))
-            found.append(align_devices(before, free, nodes))
+            moves.append(align_devices(before, free, nodes))
     was = layer_times(before, may_come, priced, nodes)
     placement = before.copy()
     best = np.zeros(count)
-    for one in found:
+    for one in moves:
         net = (was - layer_times(one, may_come, priced, nodes)).mean(axis=0) * horizon
         if can_pay and expert_bytes is not None and link is not None:
             net -= _layer_migration_ns(before, one, experts, expert_bytes, link)

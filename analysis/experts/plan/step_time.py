@@ -66,8 +66,10 @@ def _ns(size_bytes: float, bytes_per_s: float | None) -> float:
 
 def compute_ns(tokens: Floats, cost: Cost) -> Floats:
     """Time of one expert's matrix products for so many tokens, elementwise."""
-    taken: Floats = np.where(tokens > 0, np.maximum(cost.floor_ns, cost.ns_per_token * tokens), 0.0)
-    return taken
+    times_ns: Floats = np.where(
+        tokens > 0, np.maximum(cost.floor_ns, cost.ns_per_token * tokens), 0.0
+    )
+    return times_ns
 
 
 def slot_ns(placement: Placement, load: Floats, cost: Cost, nodes: int = 1) -> Floats:
@@ -100,8 +102,8 @@ def layer_times(placement: Placement, load: Floats, cost: Cost, nodes: int = 1) 
     load: [..., layers, experts], tokens of a step.
     """
     slowest: Floats = slot_ns(placement, load, cost, nodes).sum(axis=-1).max(axis=-1)
-    taken: Floats = np.maximum(slowest + cost.fixed_ns, cost.device_floor_ns)
-    return taken
+    times_ns: Floats = np.maximum(slowest + cost.fixed_ns, cost.device_floor_ns)
+    return times_ns
 
 
 def migration_ns(

@@ -39,14 +39,14 @@ def counted_kernels(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.Da
     rows = frame(con, f"select * from shape_summary {clause}", values)
     gpus = frame(con, f"select distinct run, capture, rank from ranks where framework = '{_GPU}'")
     shapes = rows.select(SHAPE).unique(maintain_order=True)
-    known = shapes.hstack(
+    shapes_with_flops = shapes.hstack(
         pl.DataFrame([_cells(*shape) for shape in shapes.iter_rows()], schema=_FOUND, orient="row")
     )
-    found = rows.join(known, on=SHAPE, how="left", nulls_equal=True)
+    kernels = rows.join(shapes_with_flops, on=SHAPE, how="left", nulls_equal=True)
     of_gpu = pl.col("is_gpu").fill_null(False)
     unknown = pl.col("type").is_null() | of_gpu
     return (
-        found.join(gpus.with_columns(is_gpu=True), on=RANK, how="left")
+        kernels.join(gpus.with_columns(is_gpu=True), on=RANK, how="left")
         .with_columns(
             family=pl.when(unknown).then(pl.lit("unknown")).otherwise("family"),
             reason=pl.when(of_gpu)
@@ -97,10 +97,10 @@ def unresolved_kernels(counted: pl.DataFrame) -> pl.DataFrame:
 @lru_cache(maxsize=100_000)
 def _cells(*shape: str | None) -> tuple[object, ...]:
     """What `_FOUND` names of a kernel by its `SHAPE`."""
-    found = flops_of(*shape)
-    if found is None:
+    flops = flops_of(*shape)
+    if flops is None:
         return (None,) * len(_FOUND)
     return (
-        found.family, found.full, found.causal, found.dtype, found.moved_bytes, found.tokens,
-        found.sequence_length, found.is_rounded, found.reason,
+        flops.family, flops.full, flops.causal, flops.dtype, flops.moved_bytes, flops.tokens,
+        flops.sequence_length, flops.is_rounded, flops.reason,
     )  # fmt: skip

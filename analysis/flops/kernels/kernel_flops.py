@@ -73,12 +73,18 @@ def _two(
 ) -> Callable[[Given, Given], Product]:
     """A rule on the first two inputs and the first output."""
 
-    def applied(given: Given, made: Given) -> Product:
-        if len(given) < 2 or given[0] is None or given[1] is None or not made or made[0] is None:
+    def apply(inputs: Given, outputs: Given) -> Product:
+        if (
+            len(inputs) < 2
+            or inputs[0] is None
+            or inputs[1] is None
+            or not outputs
+            or outputs[0] is None
+        ):
             raise UnclearShapes("shapes are missing")
-        return rule(given[0], given[1], made[0])
+        return rule(inputs[0], inputs[1], outputs[0])
 
-    return applied
+    return apply
 
 
 def _one_product(
@@ -86,12 +92,12 @@ def _one_product(
 ) -> Callable[[Given, Given], Product]:
     """A rule for kernels that can have a second product with inputs and an output of its own."""
 
-    def applied(given: Given, made: Given) -> Product:
-        if len(given) > 5 and given[4] is not None and given[5] is not None:
+    def apply(inputs: Given, outputs: Given) -> Product:
+        if len(inputs) > 5 and inputs[4] is not None and inputs[5] is not None:
             raise UnclearShapes("a second product runs in the same kernel")
-        return rule(given, made)
+        return rule(inputs, outputs)
 
-    return applied
+    return apply
 
 
 Rule = Callable[[Given, Given], "Product | _Scores"]
@@ -105,32 +111,36 @@ _OUTPUT_LAST = ("HWCN", "DHWCN")
 _CUBE = 16  # output channels of a filter are rounded up to it
 
 
-def _convolution_forward(given: Sequence[Tensor | None], made: Sequence[Tensor | None]) -> Product:
+def _convolution_forward(
+    inputs: Sequence[Tensor | None], outputs: Sequence[Tensor | None]
+) -> Product:
     """Conv2D, Conv3D: input, filter, mostly a bias. Raises UnclearShapes."""
-    x, w, y = _wide(given, 2) + _wide(made, 1)
+    x, w, y = _wide(inputs, 2) + _wide(outputs, 1)
     return _convolution(x, w, y)
 
 
-def _convolution_of_input(given: Sequence[Tensor | None], made: Sequence[Tensor | None]) -> Product:
+def _convolution_of_input(
+    inputs: Sequence[Tensor | None], outputs: Sequence[Tensor | None]
+) -> Product:
     """Gradient of the input, from filter and gradient of the result. Raises UnclearShapes."""
-    w, y, x = _wide(given, 2) + _wide(made, 1)
+    w, y, x = _wide(inputs, 2) + _wide(outputs, 1)
     return _convolution(x, w, y)
 
 
 def _convolution_of_filter(
-    given: Sequence[Tensor | None], made: Sequence[Tensor | None]
+    inputs: Sequence[Tensor | None], outputs: Sequence[Tensor | None]
 ) -> Product:
     """Gradient of the filter, from input and gradient of the result. Raises UnclearShapes."""
-    x, y, w = _wide(given, 2) + _wide(made, 1)
+    x, y, w = _wide(inputs, 2) + _wide(outputs, 1)
     return _convolution(x, w, y)
 
 
 def _wide(tensors: Sequence[Tensor | None], count: int) -> list[Tensor]:
     """The first ones that are no biases or lists of sizes. Raises UnclearShapes for too few."""
-    found = [one for one in tensors if one is not None and len(one.shape) >= 4][:count]
-    if len(found) < count:
+    wide = [one for one in tensors if one is not None and len(one.shape) >= 4][:count]
+    if len(wide) < count:
         raise UnclearShapes("shapes are missing")
-    return found
+    return wide
 
 
 def _convolution(x: Tensor, w: Tensor, y: Tensor) -> Product:
@@ -153,12 +163,12 @@ def _blocked_convolution(x: Tensor, w: Tensor, y: Tensor) -> Product:
         raise UnclearShapes("the filter's layout is not known")
     into, out = x.shape[-4], y.shape[-4]
     window_blocks, blocks, block, element = w.shape
-    made = out * y.shape[-1]
+    area = out * y.shape[-1]
     if min(into, out) <= 1:
         raise UnclearShapes("channels are known only as at most one block")
     if (
-        window_blocks % into or element != x.shape[-1] or prod((blocks, block)) - made >= _CUBE
-        or blocks * block < made
+        window_blocks % into or element != x.shape[-1] or prod((blocks, block)) - area >= _CUBE
+        or blocks * block < area
     ):  # fmt: skip
         raise UnclearShapes("the shapes are not those of a convolution in one group")
     return Product(2 * y.element_count * window_blocks * element, is_rounded=True)
@@ -183,25 +193,29 @@ class _Scores:
     sequence_length: int
 
 
-def _attention_forward(given: Sequence[Tensor | None], made: Sequence[Tensor | None]) -> _Scores:
+def _attention_forward(
+    inputs: Sequence[Tensor | None], outputs: Sequence[Tensor | None]
+) -> _Scores:
     """FlashAttentionScore: query, key, value in; statistics, result out. Raises UnclearShapes."""
-    query, key, value = _first_three(given)
-    return _scores(query, key, value, _statistic(made), given[3:])
+    query, key, value = _first_three(inputs)
+    return _scores(query, key, value, _statistic(outputs), inputs[3:])
 
 
-def _attention_backward(given: Sequence[Tensor | None], made: Sequence[Tensor | None]) -> _Scores:
+def _attention_backward(
+    inputs: Sequence[Tensor | None], outputs: Sequence[Tensor | None]
+) -> _Scores:
     """FlashAttentionScoreGrad: it reads the statistics of its forward. Raises UnclearShapes."""
-    query, key, value = _first_three(given)
-    scores = _scores(query, key, value, _statistic(given), given[3:])
+    query, key, value = _first_three(inputs)
+    scores = _scores(query, key, value, _statistic(inputs), inputs[3:])
     causal = None if scores.causal is None else scores.causal * 5 // 2
     return replace(scores, full=scores.full * 5 // 2, causal=causal)
 
 
-def _first_three(given: Sequence[Tensor | None]) -> tuple[Tensor, Tensor, Tensor]:
-    if len(given) < 3 or given[0] is None or given[1] is None or given[2] is None:
+def _first_three(inputs: Sequence[Tensor | None]) -> tuple[Tensor, Tensor, Tensor]:
+    if len(inputs) < 3 or inputs[0] is None or inputs[1] is None or inputs[2] is None:
         raise UnclearShapes("shapes are missing")
-    query, key, value = given[0], given[1], given[2]
-    rotated = next(_rotated_parts(query, key, given[3:]), None)
+    query, key, value = inputs[0], inputs[1], inputs[2]
+    rotated = next(_rotated_parts(query, key, inputs[3:]), None)
     if rotated is None:
         return query, key, value
     return _wider(query, rotated[0]), _wider(key, rotated[1]), value
@@ -266,12 +280,12 @@ def _scores(
     others: Given,
 ) -> _Scores:
     layouts = _layouts(query.shape, key.shape, value.shape, statistic, _lengths(others))
-    found = {_score_counts(sizes, others) for sizes in layouts}
-    if not found:
+    counts = {_score_counts(sizes, others) for sizes in layouts}
+    if not counts:
         raise UnclearShapes("the shapes are not those of attention")
-    if len(found) > 1:
+    if len(counts) > 1:
         raise UnclearShapes("the sequence dimension is not recorded")
-    return found.pop()
+    return counts.pop()
 
 
 def _score_counts(s: _Sizes, others: Given) -> _Scores:
@@ -398,24 +412,24 @@ def flops_of(
     output_formats: Cell = None,
 ) -> KernelFlops | None:
     """FLOPs of one kernel, from the cells of its row; None where its type multiplies nothing."""
-    found = _rule(type_)
-    if found is None:
+    count = _rule(type_)
+    if count is None:
         return None
-    family, rule = found
+    family, rule = count
     if rule is None:
         return KernelFlops(family, reason="there is no rule for this type")
     try:
-        given = tensors(input_shapes, input_dtypes, input_formats)
-        made = tensors(output_shapes, output_dtypes, output_formats)
-        if not given or not made:
+        inputs = tensors(input_shapes, input_dtypes, input_formats)
+        outputs = tensors(output_shapes, output_dtypes, output_formats)
+        if not inputs or not outputs:
             raise UnclearShapes("shapes were not recorded")
-        counted = rule(given, made)
+        counted = rule(inputs, outputs)
     except UnclearShapes as error:
         return KernelFlops(family, tokens=error.tokens, reason=str(error))
     except ValueError as error:
         return KernelFlops(family, reason=str(error))
-    first = next((one.dtype for one in given if one is not None and len(one.shape) > 1), None)
-    moved = [one.size_bytes for one in (*given, *made) if one is not None]
+    first = next((one.dtype for one in inputs if one is not None and len(one.shape) > 1), None)
+    moved = [one.size_bytes for one in (*inputs, *outputs) if one is not None]
     whole = None if None in moved else sum(size or 0 for size in moved)
     if isinstance(counted, Product):
         flops, is_rounded = counted.flops, counted.is_rounded
@@ -430,4 +444,4 @@ def _rule(type_: Cell) -> tuple[Family, Rule | None] | None:
     if type_ is None:
         return None
     name = type_.strip().lower()
-    return next(((family, rule) for known, family, rule in _FIRST if known.match(name)), None)
+    return next(((family, rule) for pattern, family, rule in _FIRST if pattern.match(name)), None)

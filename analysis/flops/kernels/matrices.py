@@ -73,13 +73,13 @@ def matrix(tensor: Tensor) -> Matrix:
 def plain_product(x: Tensor, w: Tensor, y: Tensor) -> Product:
     """x times w is y, each transposed or not, with batches in front. Raises UnclearShapes."""
     for one, other, result in _readings(x, w, y):
-        found = {
+        products = {
             2 * prod(result.batch) * rows * columns * inner
             for rows, columns, inner in _sizes(one, other, result)
         }
-        if len(found) == 1:
+        if len(products) == 1:
             rounded = one.is_rounded or other.is_rounded or result.is_rounded
-            return Product(found.pop(), rounded and not _is_exact(one, other, result))
+            return Product(products.pop(), rounded and not _is_exact(one, other, result))
     raise UnclearShapes("the shapes are not those of one matrix product")
 
 
@@ -131,18 +131,20 @@ def _by_inner(x: Tensor, w: Tensor, y: Tensor, rows: int) -> Product:
     raise UnclearShapes("the shapes are not those of one matrix product")
 
 
-def grouped_product(given: Sequence[Tensor | None], made: Sequence[Tensor | None]) -> Product:
+def grouped_product(
+    input_tensors: Sequence[Tensor | None], outputs: Sequence[Tensor | None]
+) -> Product:
     """Many products in one kernel; rows of all groups together are known. Raises UnclearShapes.
 
     Three ways: one x whose rows are split over the matrices of w; x and w whose shared rows are
     split, with one result for each group (a weight's gradient); lists of x, w and y.
     """
-    inputs, results = _present(given), _present(made)
+    inputs, results = _present(input_tensors), _present(outputs)
     if len(inputs) < 2 or not results:
         raise UnclearShapes("shapes are missing")
     x, w, y = inputs[0], inputs[1], results[0]
-    if len(results) > 1 and len(given) >= 2 * len(results):
-        lists = [given[: len(results)], given[len(results) : 2 * len(results)]]
+    if len(results) > 1 and len(input_tensors) >= 2 * len(results):
+        lists = [input_tensors[: len(results)], input_tensors[len(results) : 2 * len(results)]]
         if all(one is not None and len(one.shape) == 2 for one in lists[0]):
             return _sum_of_products(lists[0], lists[1], results)
     if len(x.shape) != 2:
@@ -186,8 +188,8 @@ def _shared_rows(x: Tensor, w: Tensor, y: Tensor) -> Product:
     return Product(2 * counted.pop())
 
 
-def _present(given: Sequence[Tensor | None]) -> list[Tensor]:
-    return [one for one in given if one is not None]
+def _present(inputs: Sequence[Tensor | None]) -> list[Tensor]:
+    return [one for one in inputs if one is not None]
 
 
 def _readings(x: Tensor, w: Tensor, y: Tensor) -> Iterator[tuple[Matrix, Matrix, Matrix]]:

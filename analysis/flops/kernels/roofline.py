@@ -76,7 +76,7 @@ def kernel_table(
     mine = mine.hstack(pl.DataFrame(limits, schema=schema, orient="row"))
     by_memory = pl.col("flops") * pl.col("hbm_bytes_per_s") / pl.col("moved_bytes")
     is_known = by_memory.is_not_null() & pl.col("peak_flops_per_s").is_not_null()
-    found = mine.with_columns(
+    rows = mine.with_columns(
         achieved_flops_per_s=pl.when(pl.col("total_ns") > 0).then(
             pl.col("flops") * pl.col("count") * 1e9 / pl.col("total_ns")
         ),
@@ -93,10 +93,10 @@ def kernel_table(
         roofline_share_ratio=pl.col("achieved_flops_per_s") / pl.col("roofline_flops_per_s"),
     )
     order = pl.struct(-pl.col("total_ns"), "type", "input_shapes", "output_shapes")
-    found = found.sort(*PLACE, order, nulls_last=True).select(column_names("mfu_kernels"))
+    rows = rows.sort(*PLACE, order, nulls_last=True).select(column_names("mfu_kernels"))
     if top is None:
-        return found
-    return found.group_by(PLACE, maintain_order=True).head(top).select(column_names("mfu_kernels"))
+        return rows
+    return rows.group_by(PLACE, maintain_order=True).head(top).select(column_names("mfu_kernels"))
 
 
 def points(rows: pl.DataFrame) -> pl.DataFrame:
@@ -106,13 +106,13 @@ def points(rows: pl.DataFrame) -> pl.DataFrame:
     one, intensity (FLOP per byte), achieved_flops_per_s, peak_share_ratio, bound; the longest
     first. Kernels without FLOPs or bytes are left out.
     """
-    known = rows.filter(
+    usable = rows.filter(
         pl.col("flops") > 0, pl.col("moved_bytes") > 0, pl.col("achieved_flops_per_s") > 0
     )
     keys = ["type", "input_shapes", "output_shapes", "dtype", "flops", "moved_bytes"]
     achieved = pl.col("flops") * pl.col("count") * 1e9 / pl.col("total_ns")
     return (
-        known.group_by(keys)
+        usable.group_by(keys)
         .agg(
             pl.col("count", "total_ns").sum(),
             pl.col("bound").first(),
@@ -129,9 +129,11 @@ def points(rows: pl.DataFrame) -> pl.DataFrame:
 def under_roofline(con: duckdb.DuckDBPyConnection, scope: Scope) -> Roofline:
     """Kernels that multiply with their FLOPs and bytes; attention counted as causal."""
     counted = counted_kernels(con, scope)
-    known = peaks(con)
-    kernels = kernel_table(counted, known)
-    places = {place: known[place] for place in kernels.select("run", "capture", "rank").rows()}
+    peaks_of_ranks = peaks(con)
+    kernels = kernel_table(counted, peaks_of_ranks)
+    places = {
+        place: peaks_of_ranks[place] for place in kernels.select("run", "capture", "rank").rows()
+    }
     limits = [
         (dtype, flops, peak.hbm_bytes_per_s, peak.source_of(dtype))
         for peak in places.values()

@@ -62,15 +62,15 @@ def tensors(shapes: Cell, dtypes: Cell = None, layouts: Cell = None) -> Tensors:
     if not text or text == "N/A":
         return ()
     parts = text.split(";")
-    known = zip_longest(parts, _dtypes(dtypes)[: len(parts)], _layouts(layouts)[: len(parts)])
-    return tuple(_tensor(*one) for one in known)
+    layout = zip_longest(parts, _dtypes(dtypes)[: len(parts)], _layouts(layouts)[: len(parts)])
+    return tuple(_tensor(*one) for one in layout)
 
 
 def tensors_of(row: Mapping[str, Cell]) -> tuple[Tensors, Tensors]:
     """What a kernel is given and what it makes, by the columns of `kernels`. Raises as
     `tensors`."""
-    given = tensors(row["input_shapes"], row["input_dtypes"], row["input_formats"])
-    return given, tensors(row["output_shapes"], row["output_dtypes"], row["output_formats"])
+    inputs = tensors(row["input_shapes"], row["input_dtypes"], row["input_formats"])
+    return inputs, tensors(row["output_shapes"], row["output_dtypes"], row["output_formats"])
 
 
 # A capture has thousands of different cells, of few different tensors.

@@ -60,8 +60,8 @@ _FLAGS = ("gated", "tied_embeddings")
 def presets() -> dict[str, Model]:
     """Models known by name."""
     text = resources.files(__package__).joinpath("presets.json").read_bytes()
-    found: dict[str, dict[str, object]] = msgspec.json.decode(text)
-    return {name: model_of_fields(sizes, name, name) for name, sizes in found.items()}
+    content: dict[str, dict[str, object]] = msgspec.json.decode(text)
+    return {name: model_of_fields(sizes, name, name) for name, sizes in content.items()}
 
 
 def model_of(text_or_path: str | Path) -> Model:
@@ -70,9 +70,9 @@ def model_of(text_or_path: str | Path) -> Model:
     Raises UsageError with all that is missing in the file, or what could have been meant.
     """
     text = str(text_or_path)
-    known = {_spelling(name): model for name, model in presets().items()}
-    if _spelling(text) in known:
-        return known[_spelling(text)]
+    by_spelling = {_spelling(name): model for name, model in presets().items()}
+    if _spelling(text) in by_spelling:
+        return by_spelling[_spelling(text)]
     path = Path(text)
     if path.is_dir():
         path /= "config.json"
@@ -97,25 +97,25 @@ def model_of(text_or_path: str | Path) -> Model:
 def model_of_fields(values: Mapping[str, object], where: str, name: str) -> Model:
     """A model of `Model`'s own fields. Raises UsageError with all missing and unknown ones."""
     wrong: list[str] = []
-    given = _given_fields(Model, {"name": name, **values}, "", wrong)
-    attention, experts = given.get("attention"), given.get("experts")
+    values_here = _given_fields(Model, {"name": name, **values}, "", wrong)
+    attention, experts = values_here.get("attention"), values_here.get("experts")
     if isinstance(attention, Mapping):
         kind: type[GroupedQueries | Latent] = (
             Latent if "kv_lora_rank" in attention else GroupedQueries
         )
-        given["attention"] = _given_fields(kind, attention, "attention.", wrong)
+        values_here["attention"] = _given_fields(kind, attention, "attention.", wrong)
     elif attention is not None:
         wrong.append("attention is no table")
     if isinstance(experts, Mapping):
-        given["experts"] = _given_fields(Experts, experts, "experts.", wrong)
+        values_here["experts"] = _given_fields(Experts, experts, "experts.", wrong)
     elif experts is not None:
         wrong.append("experts is no table")
     if wrong:
         raise UsageError(f"{where}: {'; '.join(wrong)}: docs/mfu.md lists the fields of a model")
-    given["attention"] = kind(**given["attention"])
+    values_here["attention"] = kind(**values_here["attention"])
     if experts is not None:
-        given["experts"] = Experts(**given["experts"])
-    return Model(**given)
+        values_here["experts"] = Experts(**values_here["experts"])
+    return Model(**values_here)
 
 
 def _spelling(name: str) -> str:
@@ -157,28 +157,28 @@ def _given_fields(
     kind: type[Any], values: Mapping[str, object], prefix: str, wrong: list[str]
 ) -> dict[str, Any]:
     """Checked values of a record's fields; what is missing, unknown or no size goes to `wrong`."""
-    known = {field.name: field for field in fields(kind)}
+    by_name = {field.name: field for field in fields(kind)}
     needed = {
         name
-        for name, field in known.items()
+        for name, field in by_name.items()
         if field.default is MISSING and field.default_factory is MISSING
     }
-    missing = [f"{prefix}{name}" for name in known if name in needed and values.get(name) is None]
+    missing = [f"{prefix}{name}" for name in by_name if name in needed and values.get(name) is None]
     if missing:
         wrong.append(f"missing {', '.join(missing)}")
-    unknown = [f"{prefix}{name}" for name in values if name not in known]
+    unknown = [f"{prefix}{name}" for name in values if name not in by_name]
     if unknown:
         wrong.append(f"unknown {', '.join(unknown)}")
-    given: dict[str, Any] = {}
+    fields_here: dict[str, Any] = {}
     for name, value in values.items():
-        if name not in known or value is None:
+        if name not in by_name or value is None:
             continue
         checked = value if name in _NESTED else _check(name, value)
         if checked is None:
             wrong.append(f"{prefix}{name} is {value!r}")
         else:
-            given[name] = checked
-    return given
+            fields_here[name] = checked
+    return fields_here
 
 
 def _check(name: str, value: object) -> object:
@@ -245,26 +245,26 @@ def _model_of_config(config: Mapping[str, object], where: str, name: str) -> Mod
         )
     if config.get("use_sliding_window"):
         raise UsageError(f"{where}: use_sliding_window: attention within a window is not counted")
-    wanted: dict[str, tuple[str, ...]] = dict(_LAYERS)
+    spellings: dict[str, tuple[str, ...]] = dict(_LAYERS)
     if kind in _LATENT:
-        wanted |= _RANKS
+        spellings |= _RANKS
         # null is an answer: queries without a low rank
         if first_of(config, _Q_RANK) is not None or not any(key in config for key in _Q_RANK):
-            wanted["q_lora_rank"] = _Q_RANK
+            spellings["q_lora_rank"] = _Q_RANK
     if kind in _STATED:
-        wanted |= {"head_dim": ("head_dim",), "kv_heads": _KV_HEADS}
+        spellings |= {"head_dim": ("head_dim",), "kv_heads": _KV_HEADS}
     has_experts = kind in _MIXED or (
         kind in _LATENT and first_of(config, _EXPERTS["routed"]) is not None
     )
     if has_experts:
-        wanted |= _EXPERTS
-        wanted["expert_ffn_size"] = (
+        spellings |= _EXPERTS
+        spellings["expert_ffn_size"] = (
             ("intermediate_size",) if kind == "mixtral" else ("moe_intermediate_size",)
         )
     has_dense = kind in _LATENT or not (has_experts or kind == "gpt2")
     if kind != "mixtral" and (has_dense or first_of(config, _FFN) is not None):
-        wanted["ffn_size"] = _FFN
-    sizes = needed_sizes(config, wanted, where, _REMEDY)
+        spellings["ffn_size"] = _FFN
+    sizes = needed_sizes(config, spellings, where, _REMEDY)
     experts = _experts(config, sizes, where) if has_experts else None
     ffn_size = sizes.get("ffn_size")
     if kind == "gpt2" and ffn_size is None:

@@ -62,21 +62,21 @@ def arguments_in(text: str) -> dict[str, object] | None:
     """
     printed = dict(_PRINTED.findall(text.partition(_END)[0]))
     if "hidden_size" in printed:
-        told: dict[str, object] = {
+        arguments: dict[str, object] = {
             name: value for name, value in printed.items() if value not in _NOTHING
         }
         padded = _PADDED.search(text)  # known only after the arguments were printed
-        if padded and "padded_vocab_size" not in told:
-            told["padded_vocab_size"] = padded[1]
-        return told
+        if padded and "padded_vocab_size" not in arguments:
+            arguments["padded_vocab_size"] = padded[1]
+        return arguments
     text = _CONTINUED.sub(" ", _COMMENT.sub("", text))
     variables = dict(_ASSIGNED.findall(text))
-    listed: dict[str, object] = {}
-    for name, given in _OPTION.findall(text):
-        value = _VARIABLE.sub(lambda one: _value_of(one, variables), given.strip("\"'"))
-        listed[name.replace("-", "_")] = value or "True"
+    by_option: dict[str, object] = {}
+    for name, text_here in _OPTION.findall(text):
+        value = _VARIABLE.sub(lambda one: _value_of(one, variables), text_here.strip("\"'"))
+        by_option[name.replace("-", "_")] = value or "True"
     named = {key for spellings in _SIZES.values() for key in spellings}
-    return listed if named & listed.keys() else None
+    return by_option if named & by_option.keys() else None
 
 
 def _value_of(named: re.Match[str], variables: Mapping[str, str]) -> str:
@@ -93,19 +93,19 @@ def model_of_arguments(values: Mapping[str, object], where: str, name: str) -> M
     hybrid = [key for key in _UNCOUNTED if values.get(key) not in (None, "0", "0.0")]
     if hybrid:
         raise UsageError(f"{where}: {', '.join(hybrid)}: layers of several kinds are not counted")
-    wanted: dict[str, tuple[str, ...]] = dict(_SIZES)
+    spellings: dict[str, tuple[str, ...]] = dict(_SIZES)
     is_latent = _is_set(values, *_LATENT_FLAGS)
     has_experts = first_of(values, ("num_experts",)) not in (None, "0")
     if is_latent:
-        wanted |= _RANKS
+        spellings |= _RANKS
     elif _is_set(values, "group_query_attention"):
-        wanted["kv_heads"] = ("num_query_groups",)
+        spellings["kv_heads"] = ("num_query_groups",)
     if has_experts:
-        wanted |= {"routed": ("num_experts",), "top_k": ("moe_router_topk",)}
+        spellings |= {"routed": ("num_experts",), "top_k": ("moe_router_topk",)}
     for field, key in (("head_dim", "kv_channels"), ("q_lora_rank", "q_lora_rank")):
         if values.get(key) is not None:
-            wanted[field] = (key,)
-    sizes = needed_sizes(values, wanted, where, _REMEDY)
+            spellings[field] = (key,)
+    sizes = needed_sizes(values, spellings, where, _REMEDY)
     gated = _is_set(values, "swiglu", "geglu", "quick_geglu")
     ffn_size = optional(values, ("ffn_hidden_size",), 0, where)
     ffn_size = ffn_size or _default_ffn(sizes["hidden_size"], gated)

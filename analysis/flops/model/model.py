@@ -204,12 +204,12 @@ def _refuse(
         raise UsageError(f"sequence length {sequence_length}: has to be 1 or more")
     if mtp < 0:
         raise UsageError(f"{mtp} MTP blocks: has to be 0 or more")
-    for what, given, known in (
+    for what, choice, values in (
         ("attention", attention, get_args(Attention)),
         ("recompute", recompute, get_args(Recompute)),
     ):
-        if given not in known:
-            raise UsageError(f"{what} {given!r}: choose one of {', '.join(known)}")
+        if choice not in values:
+            raise UsageError(f"{what} {choice!r}: choose one of {', '.join(values)}")
     if lengths is not None and (not lengths or min(lengths) < 1 or max(lengths) > sequence_length):
         raise UsageError(f"document lengths have to be within 1..{sequence_length}, one at least")
 
@@ -288,16 +288,16 @@ def _ffn_terms(
 def _conventions(counted: ModelFlops) -> tuple[str, ...]:
     model = counted.model
     if counted.document_lengths is not None:
-        seen = "own scores of each packed document, " + (
+        assumption = "own scores of each packed document, " + (
             "s_i (s_i + 1) / 2" if counted.attention == "causal" else "s_i^2"
         )
     elif counted.attention == "causal":
-        seen = "half of the scores, s / 2 keys per query"
+        assumption = "half of the scores, s / 2 keys per query"
     else:
-        seen = "all scores, s keys per query"
-    said = [
+        assumption = "all scores, s keys per query"
+    conventions = [
         f"sequence length {counted.sequence_length}",
-        f"attention {counted.attention}: {seen}",
+        f"attention {counted.attention}: {assumption}",
         f"MTP blocks counted: {counted.mtp} of {model.mtp_depth}",
         f"LM head counted {'once' if not counted.mtp else f'{1 + counted.mtp} times'},"
         " embedding not",
@@ -309,10 +309,10 @@ def _conventions(counted: ModelFlops) -> tuple[str, ...]:
         }[counted.recompute],
     ]
     if model.experts is not None:
-        said.insert(3, f"router {'counted' if counted.router else 'not counted'}")
+        conventions.insert(3, f"router {'counted' if counted.router else 'not counted'}")
     if model.noop_layers:
-        said.append(f"{len(set(model.noop_layers))} no-op layers not counted")
-    return tuple(said)
+        conventions.append(f"{len(set(model.noop_layers))} no-op layers not counted")
+    return tuple(conventions)
 
 
 def _plain(value: Flops) -> Flops:

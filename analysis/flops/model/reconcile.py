@@ -142,12 +142,12 @@ def published_figures() -> dict[str, PublishedTraining]:
 
 def published_of(model: Model) -> PublishedTraining:
     """Published figures of a preset. Raises UsageError where none are known."""
-    known = published_figures().get(model.name)
-    if known is None:
+    training = published_figures().get(model.name)
+    if training is None:
         raise UsageError(
             f"{model.name}: no MFU is published; known are {', '.join(published_figures())}"
         )
-    return known
+    return training
 
 
 # metric: model_reconcile
@@ -177,9 +177,9 @@ def published_of(model: Model) -> PublishedTraining:
 #   error_ratio          double    the largest over the points
 #   reconciles           boolean   whether that is within the tolerance
 def reconcile(
-    model: Model, known: PublishedTraining, *, tolerance: float = TOLERANCE
+    model: Model, training: PublishedTraining, *, tolerance: float = TOLERANCE
 ) -> tuple[Reconciliation, ...]:
-    """Every convention on every claim of `known`, claims as they stand.
+    """Every convention on every claim of `training`, claims as they stand.
 
     Of each claim the readings as MFU and short forms, then those as HFU, the smallest error first.
 
@@ -187,14 +187,14 @@ def reconcile(
     """
     if not 0 < tolerance < 1:
         raise UsageError(f"tolerance {tolerance}: a ratio between 0 and 1, as 0.01")
-    found = []
-    for claim in known.claims:
+    reconciliations = []
+    for claim in training.claims:
         rows = [
             _judge(model, claim, counted, peak, tolerance)
-            for counted, peak in product(_counts(model, known), known.peaks)
+            for counted, peak in product(_counts(model, training), training.peaks)
         ]
-        found += sorted(rows, key=lambda row: (row.reading == "hfu", row.error_ratio))
-    return tuple(found)
+        reconciliations += sorted(rows, key=lambda row: (row.reading == "hfu", row.error_ratio))
+    return tuple(reconciliations)
 
 
 def out_of_reach(rows: Sequence[Reconciliation]) -> tuple[Reconciliation, ...]:
@@ -210,7 +210,7 @@ def out_of_reach(rows: Sequence[Reconciliation]) -> tuple[Reconciliation, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
+class _TokenFlops:
     """FLOPs per token by one convention."""
 
     reading: Reading
@@ -223,16 +223,16 @@ class _Counted:
     router: bool | None = None
 
 
-def _counts(model: Model, known: PublishedTraining) -> Iterator[_Counted]:
+def _counts(model: Model, training: PublishedTraining) -> Iterator[_TokenFlops]:
     has_experts = model.experts is not None
     for length, attention, mtp, router, recompute in product(
-        known.sequence_lengths, _ATTENTION, known.mtp, known.router, _RECOMPUTE
+        training.sequence_lengths, _ATTENTION, training.mtp, training.router, _RECOMPUTE
     ):
         counted = count(
             model, sequence_length=length, attention=attention, mtp=mtp, router=router,
             recompute=recompute,
         )  # fmt: skip
-        yield _Counted(
+        yield _TokenFlops(
             reading="mfu" if recompute == "none" else "hfu",
             formula=f"s = {length}, {attention}, {mtp} MTP"
             + (", router" if router and has_experts else "")
@@ -244,18 +244,18 @@ def _counts(model: Model, known: PublishedTraining) -> Iterator[_Counted]:
             mtp=mtp,
             router=router,
         )
-    if known.active_parameters is not None:
+    if training.active_parameters is not None:
         for times, formula in _SHORT_FORMS:
-            yield _Counted(
+            yield _TokenFlops(
                 reading="short form",
-                formula=f"{formula}, N = {known.active_parameters / 1e9:g} B",
-                flops=float(times * known.active_parameters),
+                formula=f"{formula}, N = {training.active_parameters / 1e9:g} B",
+                flops=float(times * training.active_parameters),
                 recompute="full" if times == 8 else "none",
             )
 
 
 def _judge(
-    model: Model, claim: Claim, counted: _Counted, peak: Peak, tolerance: float
+    model: Model, claim: Claim, counted: _TokenFlops, peak: Peak, tolerance: float
 ) -> Reconciliation:
     predicted = tuple(
         point.tokens_per_s * counted.flops / (point.devices * peak.flops_per_s)

@@ -27,14 +27,17 @@ def first_of(values: Mapping[str, object], spellings: Sequence[str]) -> object:
 
 
 def needed_sizes(
-    values: Mapping[str, object], wanted: Mapping[str, Sequence[str]], where: str, remedy: str
+    values: Mapping[str, object],
+    keys_by_field: Mapping[str, Sequence[str]],
+    where: str,
+    remedy: str,
 ) -> dict[str, int]:
-    """Sizes of 1 or more by field. `wanted`: field -> the spellings of its key, best first.
+    """Sizes of 1 or more by field. `keys_by_field`: field -> the spellings of its key, best first.
 
     Raises UsageError that names every key that is missing, or has no such number, and `remedy`.
     """
-    found, missing, wrong = {}, [], []
-    for field, spellings in wanted.items():
+    sizes, missing, wrong = {}, [], []
+    for field, spellings in keys_by_field.items():
         value = first_of(values, spellings)
         size = whole(value)
         if value is None:
@@ -42,12 +45,12 @@ def needed_sizes(
         elif size is None or size < 1:
             wrong.append(f"{spellings[0]} is {value!r}, not a whole number above 0")
         else:
-            found[field] = size
+            sizes[field] = size
     if missing:
         wrong.insert(0, f"missing {', '.join(missing)}")
     if wrong:
         raise UsageError(f"{where}: {'; '.join(wrong)}: {remedy}")
-    return found
+    return sizes
 
 
 def optional(

@@ -88,16 +88,16 @@ class GradientReductions:
             share = self.ready[:, at] if ready is None else np.full(len(lanes), ready)
             # What a lane has no more of is always ready.
             share = np.where(self.took_ns[:, at] > 0, share, 0.0)
-            wanted = share * done[:, -1]
+            moved_ns = share * done[:, -1]
             # Launched just behind a pass it is of that one, not of the next, which may be far.
-            sooner = wanted - _BEHIND * done[:, -1]
+            sooner = moved_ns - _BEHIND * done[:, -1]
             nth = np.minimum((done < sooner[:, None]).sum(axis=1), done.shape[1] - 1)
-            within = np.minimum(wanted - done[lanes, nth] + lasts[lanes, nth], lasts[lanes, nth])
+            within = np.minimum(moved_ns - done[lanes, nth] + lasts[lanes, nth], lasts[lanes, nth])
             when = begins[lanes, nth] + within
             free = np.maximum(free, np.where(share < 1, when, 0.0)) + self.took_ns[:, at]
-        found = np.zeros_like(its.end_ns)
-        np.maximum.at(found, (self.device, self.column), free)
-        return found
+        until_ns = np.zeros_like(its.end_ns)
+        np.maximum.at(until_ns, (self.device, self.column), free)
+        return until_ns
 
 
 def makes_weights_apart(schedule: Schedule) -> bool:
@@ -105,13 +105,13 @@ def makes_weights_apart(schedule: Schedule) -> bool:
     return any(one.kind == "W" for order in schedule.orders for entry in order for one in entry)
 
 
-def making(made: Precedence, starts_ns: Times, durations_ns: Times) -> Making:
+def making(graph: Precedence, starts_ns: Times, durations_ns: Times) -> Making:
     """The passes that make gradients of weights of the last micro-batch."""
-    devices, columns = len(made.schedule.orders), starts_ns.shape[1]
-    last = max(one.micro_batch for _, entry in made.entries for one in entry)
+    devices, columns = len(graph.schedule.orders), starts_ns.shape[1]
+    last = max(one.micro_batch for _, entry in graph.entries for one in entry)
     end = np.full((devices, columns), -np.inf)
     own: list[list[int]] = [[] for _ in range(devices)]
-    for at, (device, entry) in enumerate(made.entries):
+    for at, (device, entry) in enumerate(graph.entries):
         end[device] = np.maximum(end[device], starts_ns[at] + durations_ns[at])
         if any(one.kind in _WITH_WEIGHTS and one.micro_batch == last for one in entry):
             own[device].append(at)
@@ -156,7 +156,7 @@ def reduced_shares(
         *lane, begin=pl.col("start_ns") - ops.zero_ns, until=pl.col("end_ns") - ops.zero_ns
     )  # fmt: skip
     step_of = pl.Series([*ops.steps, None], dtype=pl.Int64)
-    found = pl.DataFrame({
+    rows = pl.DataFrame({
         "rank": pl.Series(ops.ranks, dtype=pl.Int32)[ops.rank[chosen]],
         "step": step_of[ops.step[chosen].tolist()],
         "lane": ops.stream[chosen], "start": ops.start[chosen],
@@ -164,24 +164,24 @@ def reduced_shares(
     }).join(places, on=["rank", "step"], nulls_equal=True).join(
         bounds, on=["rank", "step"], nulls_equal=True
     )  # fmt: skip
-    found = found.filter(pl.col("start") >= pl.col("first"), pl.col("took") > 0)
-    if found.is_empty():
+    rows = rows.filter(pl.col("start") >= pl.col("first"), pl.col("took") > 0)
+    if rows.is_empty():
         return None
     done = (pl.min_horizontal("start", "until") - pl.col("begin")).clip(0).sum()
     share = done / (pl.col("until") - pl.col("begin")).sum()
-    found = found.with_row_index("at")
-    shares = found.join(makers, on=lane, nulls_equal=True).group_by("at").agg(share=share)
+    rows = rows.with_row_index("at")
+    shares = rows.join(makers, on=lane, nulls_equal=True).group_by("at").agg(share=share)
     keys = ["device", "column", "lane"]
-    found = found.join(shares, on="at").sort(*keys, "start").with_columns(
+    rows = rows.join(shares, on="at").sort(*keys, "start").with_columns(
         ready=pl.when(pl.col("start") < pl.col("last")).then("share").otherwise(1.0),
         nth=pl.int_range(pl.len()).over(keys),
         number=pl.struct(keys).rank("dense").cast(pl.Int64) - 1,
     )  # fmt: skip
-    lanes = found.unique("number", keep="first").sort("number")
-    shape = (lanes.height, int(found["nth"].to_numpy().max()) + 1)
+    lanes = rows.unique("number", keep="first").sort("number")
+    shape = (lanes.height, int(rows["nth"].to_numpy().max()) + 1)
     ready, took = np.zeros(shape), np.zeros(shape)
-    at = (found["number"].to_numpy(), found["nth"].to_numpy())
-    ready[at], took[at] = found["ready"].to_numpy(), found["took"].to_numpy()
+    at = (rows["number"].to_numpy(), rows["nth"].to_numpy())
+    ready[at], took[at] = rows["ready"].to_numpy(), rows["took"].to_numpy()
     return GradientReductions(lanes["device"].to_numpy(), lanes["column"].to_numpy(), ready, took)
 
 

@@ -58,13 +58,13 @@ def parse_order(text: str, source: str, name: str) -> Schedule:
         if words.split()[0] == "path":
             routes.append(tuple(_place(word, at) for word in words.split()[1:]))
             continue
-        found = _DEVICE.fullmatch(words)
-        if found is None:
+        match = _DEVICE.fullmatch(words)
+        if match is None:
             raise UsageError(f"{at}: {words[:40]!r} is neither `DEVICE: PASSES` nor `path PLACES`")
-        device = int(found[1])
+        device = int(match[1])
         if device in orders:
             raise UsageError(f"{at}: device {device} has an order already, in line {lines[device]}")
-        orders[device] = tuple(_entry(word, at) for word in found[2].split())
+        orders[device] = tuple(_entry(word, at) for word in match[2].split())
         lines[device] = number
     if not orders:
         raise UsageError(f"{source}: no device has an order: write lines such as `0: F0 BW0`")
@@ -78,43 +78,43 @@ def parse_order(text: str, source: str, name: str) -> Schedule:
     if not routes:
         routes = [tuple((d, chunk) for chunk in range(chunks) for d in range(len(ordered)))]
     share = Fraction(len(routes), chunks)
-    made = Schedule(name, ordered, tuple(routes), share)
-    _check(made, source, lines)
-    return made
+    schedule = Schedule(name, ordered, tuple(routes), share)
+    _check(schedule, source, lines)
+    return schedule
 
 
 def _place(word: str, at: str) -> tuple[int, int]:
-    found = _PLACE.fullmatch(word)
-    if found is None:
+    match = _PLACE.fullmatch(word)
+    if match is None:
         raise UsageError(f"{at}: {word[:40]!r} is no place: DEVICE or DEVICE.CHUNK, such as 2.1")
-    return int(found[1]), int(found[2] or 0)
+    return int(match[1]), int(match[2] or 0)
 
 
 def _entry(word: str, at: str) -> tuple[Pass, ...]:
     passes = []
     for part in word.split("+"):
-        found = _PASS.fullmatch(part)
-        if found is None:
+        match = _PASS.fullmatch(part)
+        if match is None:
             raise UsageError(
                 f"{at}: {part[:40]!r} is no pass: F, BW, B or W with a micro-batch, such as F3"
                 " or BW3.1 (chunk 1)"
             )
-        passes.append(Pass(_KINDS[found[1]], int(found[3] or 0), int(found[2])))
+        passes.append(Pass(_KINDS[match[1]], int(match[3] or 0), int(match[2])))
     if len(passes) > 2:
         raise UsageError(f"{at}: {word[:40]!r}: two passes at most run beside each other")
     return tuple(passes)
 
 
-def _check(made: Schedule, source: str, lines: dict[int, int]) -> None:
+def _check(schedule: Schedule, source: str, lines: dict[int, int]) -> None:
     """Raises UsageError where a pass is there twice, or one is missing."""
-    places = Counter(place for route in made.routes for place in route)
+    places = Counter(place for route in schedule.routes for place in route)
     twice = [place for place, count in places.items() if count > 1]
     if twice:
         raise UsageError(f"{source}: place {twice[0][0]}.{twice[0][1]} is on the path twice")
     batches: dict[tuple[int, int], dict[str, Counter[int]]] = {
         place: {kind: Counter() for kind in "FBW"} for place in places
     }
-    for device, order in enumerate(made.orders):
+    for device, order in enumerate(schedule.orders):
         at = f"{source}: line {lines[device]}"
         for one in (one for entry in order for one in entry):
             counts = batches.get((device, one.chunk))
@@ -127,10 +127,10 @@ def _check(made: Schedule, source: str, lines: dict[int, int]) -> None:
                         f"{at}: micro-batch {one.micro_batch} goes {_SAID[kind]} chunk {one.chunk}"
                         " twice"
                     )
-    for route in made.routes:
+    for route in schedule.routes:
         expected = {one for place in route for one in batches[place]["F"]}
         for device, chunk in route:
-            if device >= len(made.orders):
+            if device >= len(schedule.orders):
                 raise UsageError(f"{source}: device {device} is on the path and has no order")
             for kind, there in batches[device, chunk].items():
                 missing = expected - set(there)

@@ -83,21 +83,21 @@ class ExecutedOrder:
 
     def spans(self) -> list[list[Span]]:
         """Its entries by device, means over columns."""
-        found: list[list[Span]] = [[] for _ in self.made.schedule.orders]
+        spans: list[list[Span]] = [[] for _ in self.made.schedule.orders]
         starts = self.starts_ns.mean(axis=1)
         ends = starts + self.durations_ns.mean(axis=1)
         times = zip(self.made.entries, starts.tolist(), ends.tolist(), strict=True)
         for (device, entry), start_ns, end_ns in times:
-            found[device].append(Span(device, entry, start_ns, end_ns))
-        return found
+            spans[device].append(Span(device, entry, start_ns, end_ns))
+        return spans
 
     def bubbles_ns(self) -> Times:
         """By device what it does not work from the first start of any device to the last end."""
         devices = [device for device, _ in self.made.entries]
         work = np.zeros((len(self.made.schedule.orders), self.durations_ns.shape[1]))
         np.add.at(work, devices, self.durations_ns)
-        found: Times = (self.lengths_ns - work).mean(axis=1)
-        return found
+        bubbles_ns: Times = (self.lengths_ns - work).mean(axis=1)
+        return bubbles_ns
 
 
 def split(measured: MeasuredPasses, facts: Facts, places: int,
@@ -113,19 +113,19 @@ def split(measured: MeasuredPasses, facts: Facts, places: int,
     parts = facts.parts or _even_parts(measured.places, places)
     layers = _layers(parts, places, layers)
     place_of = np.repeat(np.arange(places), layers)
-    found = np.zeros((2, places, measured.places))
+    result = np.zeros((2, places, measured.places))
     ats: list[int] = []
     seen = 0
     for part in parts:
         ats.append(
             int(place_of[min(seen, len(place_of) - 1) if part.is_layer else max(seen - 1, 0)])
         )
-        found[:, ats[-1], part.place] += (part.forward, part.backward)
+        result[:, ats[-1], part.place] += (part.forward, part.backward)
         seen += part.is_layer
     for at, then, part in zip(ats, ats[1:], parts, strict=False):
         if at == then:
-            found[:, at, part.place] += (part.forward_pause, part.backward_pause)
-    return found
+            result[:, at, part.place] += (part.forward_pause, part.backward_pause)
+    return result
 
 
 def _layers(parts: Sequence[Part], places: int, layers: Sequence[int] | None) -> Sequence[int]:
@@ -158,8 +158,8 @@ def layer_ratios(
         count[0, ran[part.place][0]] += part.is_layer
     for (device, _), its in zip(then, _layers(facts.parts, len(then), layers), strict=True):
         count[1, device] += its
-    found: Times = count[1] / count[0]
-    return found
+    ratios: Times = count[1] / count[0]
+    return ratios
 
 
 def _even_parts(measured: int, places: int) -> tuple[Part, ...]:
@@ -171,7 +171,7 @@ def _even_parts(measured: int, places: int) -> tuple[Part, ...]:
 def durations(
     measured: MeasuredPasses,
     facts: Facts,
-    made: Precedence,
+    graph: Precedence,
     layers: Sequence[int] | None = None,
     *,
     weight_factor: float = 1.0,
@@ -180,7 +180,7 @@ def durations(
 ) -> Times:
     """How long the entries of an order take, by entry and column. Raises CannotAnswer where a kind
     of pass is unknown."""
-    schedule = made.schedule
+    schedule = graph.schedule
     shares = split(measured, facts, len(schedule.routes[0]), layers)
     times = _kinds(measured, facts, schedule, weight_factor)
     slow = facts.slow_share if slow_share is None else slow_share
@@ -189,12 +189,12 @@ def durations(
              for kind, one in times.items()}  # fmt: skip
     position = schedule.positions()
     routes = len(schedule.routes)
-    asked = routes * (1 + max(one.micro_batch for _, entry in made.entries for one in entry))
-    number = _repeat_micro_batches(asked, measured.micro_batches)
-    found = np.zeros((len(made.entries), measured.starts_ns.shape[1]))
+    count = routes * (1 + max(one.micro_batch for _, entry in graph.entries for one in entry))
+    number = _repeat_micro_batches(count, measured.micro_batches)
+    result = np.zeros((len(graph.entries), measured.starts_ns.shape[1]))
     first: dict[str, tuple[list[int], list[int], list[int]]] = {}
     second: dict[str, tuple[list[int], list[int], list[int]]] = {}
-    for at, (device, entry) in enumerate(made.entries):
+    for at, (device, entry) in enumerate(graph.entries):
         for nth, one in enumerate(entry):
             route, place = position[device, one.chunk]
             ats, places_, numbers = (second if nth else first).setdefault(one.kind, ([], [], []))
@@ -205,12 +205,12 @@ def durations(
         for kind, (ats, places_, numbers) in lists.items():
             its = usual[kind][places_, numbers]
             if slow is not None:
-                its /= 1 - slow[int(kind != "F"), [made.entries[at][0] for at in ats]]
-            found[ats] += its
+                its /= 1 - slow[int(kind != "F"), [graph.entries[at][0] for at in ats]]
+            result[ats] += its
     if pair_ratio is not None:
-        pairs = [at for at, (_, entry) in enumerate(made.entries) if len(entry) > 1]
-        found[pairs] *= pair_ratio
-    return found
+        pairs = [at for at, (_, entry) in enumerate(graph.entries) if len(entry) > 1]
+        result[pairs] *= pair_ratio
+    return result
 
 
 def _of_work(measured: MeasuredPasses, kind: str, times: Times, slow: Times | None) -> Times:
@@ -221,35 +221,35 @@ def _of_work(measured: MeasuredPasses, kind: str, times: Times, slow: Times | No
     devices = np.array([[device for device, _ in route] for route in routes]).T
     # Copies of the model take turns with micro-batches.
     of_batch = devices[:, np.arange(times.shape[1]) % len(routes)]
-    found: Times = times * (1 - slow[int(kind != "F")][of_batch])
-    return found
+    times_ns: Times = times * (1 - slow[int(kind != "F")][of_batch])
+    return times_ns
 
 
-def _repeat_micro_batches(asked: int, known: int) -> NDArray[np.int64]:
+def _repeat_micro_batches(count: int, recorded_count: int) -> NDArray[np.int64]:
     """Which measured micro-batch each one repeats. The first and the last, in which a step begins
     and gradients are reduced, stay these; those between repeat measured ones between, or the first
     where there are none: what is reduced beside the last is reduced once. Raises CannotAnswer for
     more than one where one was measured, whose passes hold what a step does once."""
-    if known == 1 < asked:
+    if recorded_count == 1 < count:
         raise CannotAnswer(
             Message(
                 "one micro-batch was recorded, so what a step does once is not told from what each"
                 " micro-batch does: record steps of two or more"
             )
         )
-    between = max(known - 2, 1)
-    found = np.minimum(1 + (np.arange(asked) - 1) % between, max(known - 2, 0))
-    found[0], found[-1] = 0, known - 1
-    return found
+    between = max(recorded_count - 2, 1)
+    sources = np.minimum(1 + (np.arange(count) - 1) % between, max(recorded_count - 2, 0))
+    sources[0], sources[-1] = 0, recorded_count - 1
+    return sources
 
 
 def _kinds(
     measured: MeasuredPasses, facts: Facts, schedule: Schedule, weight_factor: float
 ) -> dict[str, Times]:
     """Times of the kinds of passes that an order has."""
-    wanted: set[str] = {one.kind for order in schedule.orders for entry in order for one in entry}
-    times = {kind: one for kind, one in measured.alone_ns.items() if kind in wanted}
-    missing = wanted - set(times)
+    kinds: set[str] = {one.kind for order in schedule.orders for entry in order for one in entry}
+    times = {kind: one for kind, one in measured.alone_ns.items() if kind in kinds}
+    missing = kinds - set(times)
     if not missing:
         return times
     if facts.weight_share is None:
@@ -263,21 +263,21 @@ def _kinds(
     whole = measured.alone_ns["BW"]
     share = np.array(facts.weight_share)[:, None, None] * weight_factor
     share = np.clip(share, 0.0, 0.95)
-    made = {"B": whole * (1 - share), "W": whole * share, "BW": whole}
-    return times | {kind: made[kind] for kind in missing}
+    durations = {"B": whole * (1 - share), "W": whole * share, "BW": whole}
+    return times | {kind: durations[kind] for kind in missing}
 
 
 def _fill_unknown(times: Times) -> Times:
     """Passes that are unknown as those of the place usually."""
-    known = ~np.isnan(times)
-    if known.all():
+    is_measured = ~np.isnan(times)
+    if is_measured.all():
         return times
-    if not known.any():
+    if not is_measured.any():
         return np.zeros_like(times)
     means = np.array([one[~np.isnan(one)].mean() if (~np.isnan(one)).any() else np.nan
                       for one in times])  # fmt: skip
     means = np.where(np.isnan(means), np.nanmean(means), means)
-    return np.where(known, times, means[:, None, None])
+    return np.where(is_measured, times, means[:, None, None])
 
 
 def run(measured: MeasuredPasses, facts: Facts, schedule: Schedule,
@@ -291,28 +291,30 @@ def run(measured: MeasuredPasses, facts: Facts, schedule: Schedule,
                 name=schedule.name, count=len(schedule.orders), devices=measured.devices,
             )
         )  # fmt: skip
-    made = precedence(schedule)
-    has_pairs = any(len(entry) > 1 for _, entry in made.entries)
+    graph = precedence(schedule)
+    has_pairs = any(len(entry) > 1 for _, entry in graph.entries)
     ratio = measured.pair_ratio if measured.pair_ratio is not None else facts.pair_ratio
     ratio = (1.0 if ratio is None else min(ratio, 1.0)) if has_pairs else None
     if schedule is measured.made.schedule and layers is None:
         usual = measured.ends_ns - measured.starts_ns
-        starts, lengths = measured.lengths(made, usual)
+        starts, lengths = measured.lengths(graph, usual)
         nothing = np.zeros_like(lengths)
-        return ExecutedOrder(made, layers, starts, usual, lengths, nothing, lengths, lengths)
-    usual = durations(measured, facts, made, layers, pair_ratio=ratio)
-    starts, lengths = measured.lengths(made, usual)
+        return ExecutedOrder(graph, layers, starts, usual, lengths, nothing, lengths, lengths)
+    usual = durations(measured, facts, graph, layers, pair_ratio=ratio)
+    starts, lengths = measured.lengths(graph, usual)
     others = [lengths]
-    if not set(made.links) <= set(measured.made.links):
-        others.append(measured.lengths(made, usual, 1.0)[1])
+    if not set(graph.links) <= set(measured.made.links):
+        others.append(measured.lengths(graph, usual, 1.0)[1])
     if makes_weights_apart(schedule) and "W" not in measured.alone_ns:
         for factor in (1 - _WEIGHT_UNSURE, 1 + _WEIGHT_UNSURE):
-            times = durations(measured, facts, made, layers, weight_factor=factor, pair_ratio=ratio)
-            others.append(measured.lengths(made, times)[1])
+            times = durations(
+                measured, facts, graph, layers, weight_factor=factor, pair_ratio=ratio
+            )
+            others.append(measured.lengths(graph, times)[1])
     if facts.pair_least is not None and has_pairs and measured.pair_ratio is None:
         for end in (facts.pair_least, 1.0):
-            times = durations(measured, facts, made, layers, pair_ratio=end)
-            others.append(measured.lengths(made, times)[1])
+            times = durations(measured, facts, graph, layers, pair_ratio=end)
+            others.append(measured.lengths(graph, times)[1])
     for share, factor in (
         (facts.slow_least, 1 - _SLOW_UNSURE),
         (facts.slow_share, 1 + _SLOW_UNSURE),
@@ -320,12 +322,12 @@ def run(measured: MeasuredPasses, facts: Facts, schedule: Schedule,
         if share is not None:
             longer = factor * share / (1 - share)  # than without slow ranks
             slow = longer / (1 + longer)
-            times = durations(measured, facts, made, layers, pair_ratio=ratio, slow_share=slow)
-            others.append(measured.lengths(made, times)[1])
+            times = durations(measured, facts, graph, layers, pair_ratio=ratio, slow_share=slow)
+            others.append(measured.lengths(graph, times)[1])
     ratios = layer_ratios(measured, facts, schedule, layers)
-    behind, least, most = _behind(measured, facts, made, starts, usual, ratios)
+    behind, least, most = _behind(measured, facts, graph, starts, usual, ratios)
     return ExecutedOrder(
-        made, layers, starts, usual, lengths, behind,
+        graph, layers, starts, usual, lengths, behind,
         np.min(others, axis=0) + least, np.max(others, axis=0) + most,
     )  # fmt: skip
 
@@ -333,7 +335,7 @@ def run(measured: MeasuredPasses, facts: Facts, schedule: Schedule,
 def _behind(
     measured: MeasuredPasses,
     facts: Facts,
-    made: Precedence,
+    graph: Precedence,
     starts_ns: Times,
     durations_ns: Times,
     layer_ratio: Times,
@@ -342,19 +344,19 @@ def _behind(
     at most: whenever in the passes that make gradients they are ready. Nothing where these passes
     are as they were."""
     ran = measured.made
-    is_alike = makes_weights_apart(made.schedule) == makes_weights_apart(ran.schedule)
-    more_places = len(made.schedule.routes[0]) - len(ran.schedule.routes[0])
+    is_alike = makes_weights_apart(graph.schedule) == makes_weights_apart(ran.schedule)
+    more_places = len(graph.schedule.routes[0]) - len(ran.schedule.routes[0])
     are_moved = bool((layer_ratio != 1).any())
     reduced = facts.reduced
     if reduced is None or (is_alike and not more_places and not are_moved):
         nothing = np.zeros(starts_ns.shape[1])
         return nothing, nothing, nothing
     before = making(ran, measured.starts_ns, measured.ends_ns - measured.starts_ns)
-    after = making(made, starts_ns, durations_ns)
+    after = making(graph, starts_ns, durations_ns)
 
     def length(its: GradientReductions, by: Making, ready: float | None = None) -> Times:
-        found: Times = (by.end_ns + its.behind(by, ready)).max(axis=0) - by.end_ns.max(axis=0)
-        return found
+        length_ns: Times = (by.end_ns + its.behind(by, ready)).max(axis=0) - by.end_ns.max(axis=0)
+        return length_ns
 
     was = length(reduced, before)
 
@@ -381,16 +383,16 @@ def needed_overlap(
     """Which share of the shorter of two passes beside each other has to be hidden for the order to
     take no longer than `length_ns` (a mean over columns); None: no passes are beside each other, or
     hiding all of it is not enough."""
-    made = tried.made
-    pairs = [at for at, (_, entry) in enumerate(made.entries) if len(entry) > 1]
+    graph = tried.made
+    pairs = [at for at, (_, entry) in enumerate(graph.entries) if len(entry) > 1]
     if not pairs:
         return None
-    times = durations(measured, facts, made)
-    saved = _shorter(measured, facts, made)[pairs] / (_SHARES - 1)
+    times = durations(measured, facts, graph)
+    saved = _shorter(measured, facts, graph)[pairs] / (_SHARES - 1)
     shares = np.linspace(0, 1, _SHARES)
     lengths = np.zeros(_SHARES)
     for at in range(_SHARES):
-        lengths[at] = measured.lengths(made, times)[1].mean()
+        lengths[at] = measured.lengths(graph, times)[1].mean()
         times[pairs] -= saved
     enough = np.flatnonzero(lengths <= length_ns)
     if not len(enough):
@@ -402,16 +404,16 @@ def needed_overlap(
     return float(shares[first] - (length_ns - below) / (above - below) * (shares[1]))
 
 
-def _shorter(measured: MeasuredPasses, facts: Facts, made: Precedence) -> Times:
+def _shorter(measured: MeasuredPasses, facts: Facts, graph: Precedence) -> Times:
     """Of each entry the shorter of its two passes."""
     halves = []
     for which in (0, 1):
         entries = tuple(
-            (device, entry[which : which + 1] or entry) for device, entry in made.entries
+            (device, entry[which : which + 1] or entry) for device, entry in graph.entries
         )
-        halves.append(durations(measured, facts, replace(made, entries=entries)))
-    found: Times = np.minimum(halves[0], halves[1])
-    return found
+        halves.append(durations(measured, facts, replace(graph, entries=entries)))
+    shortest: Times = np.minimum(halves[0], halves[1])
+    return shortest
 
 
 def held_micro_batches(
@@ -423,9 +425,9 @@ def held_micro_batches(
     if facts.kept_bytes is None:
         return count, [None] * len(its)
     shares = split(measured, facts, len(schedule.routes[0]), tried.layers)[0]
-    kept = shares / shares.sum(axis=0) @ facts.kept_bytes  # nothing is kept of pauses
+    bytes_here = shares / shares.sum(axis=0) @ facts.kept_bytes  # nothing is kept of pauses
     sizes: list[dict[int, float]] = [{} for _ in its]
     for route in schedule.routes:
         for place, (device, chunk) in enumerate(route):
-            sizes[device][chunk] = float(kept[place])
+            sizes[device][chunk] = float(bytes_here[place])
     return count, [float(held_at_most(one, sizes[device])) for device, one in enumerate(its)]

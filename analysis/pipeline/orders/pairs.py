@@ -82,9 +82,10 @@ def pair_ratios(
 def _pairs(
     ops: Operations, places: Sequence[Mapping[str, Sequence[Spans]]], kinds: Sequence[str]
 ) -> Iterator[tuple[Turns, Turns]]:
-    for seen in places:
+    for place in places:
         forwards, backwards, inputs, weights = (
-            [turns(ops, one, kinds) for one in seen.get(kind, ())] for kind in ("F", "BW", "B", "W")
+            [turns(ops, one, kinds) for one in place.get(kind, ())]
+            for kind in ("F", "BW", "B", "W")
         )
         backwards += [
             one.before(other)
@@ -107,8 +108,8 @@ def _ratio(forward: Turns, backward: Turns, *, is_best: bool) -> float:
 
 def turns(ops: Operations, spans: Spans, kinds: Sequence[str]) -> Turns:
     """A pass, on those of its ranks that meet as often as the first one."""
-    wanted = [at for at, name in enumerate(ops.kinds) if name in kinds and name != "pp"]
-    met = [_meetings(ops, wanted, *span) for span in spans]
+    kind_numbers = [at for at, name in enumerate(ops.kinds) if name in kinds and name != "pp"]
+    met = [_meetings(ops, kind_numbers, *span) for span in spans]
     alike = [at for at, place in enumerate(met) if len(place) == len(met[0])]
     place = np.array([met[at] for at in alike]).astype(np.int64)
     its = np.array([spans[at] for at in alike])
@@ -136,12 +137,12 @@ def _stops(ops: Operations, rank: int, begin: int, place: Integers) -> Integers:
     at = _begun(ops, rank, begin, int(end.max(initial=begin)))
     at = at[ops.is_kernel[at]]
     ends = np.maximum.accumulate(np.append(begin, ops.start[at] + ops.dur[at]))
-    found: Integers = np.clip(ends[np.searchsorted(ops.start[at], end)], start, end)
-    return found
+    stops: Integers = np.clip(ends[np.searchsorted(ops.start[at], end)], start, end)
+    return stops
 
 
 def _begun(ops: Operations, rank: int, begin: int, until: int) -> Integers:
     """What of a rank begins within."""
     low, high = np.searchsorted(ops.rank, (rank, rank + 1))
-    found: Integers = low + np.arange(*np.searchsorted(ops.start[low:high], (begin, until)))
-    return found
+    begins: Integers = low + np.arange(*np.searchsorted(ops.start[low:high], (begin, until)))
+    return begins

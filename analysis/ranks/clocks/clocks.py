@@ -107,61 +107,61 @@ def _numbers_of(values: pl.Series) -> Integers:
     return values.rle_id().cast(pl.Int64).to_numpy()
 
 
-def _ends(found: pl.DataFrame, clock_count: int) -> tuple[pl.DataFrame, Readings]:
+def _ends(rows: pl.DataFrame, clock_count: int) -> tuple[pl.DataFrame, Readings]:
     """Ends of collectives that several clocks read, which all members share."""
     several = pl.col("clock").min().over("instance") < pl.col("clock").max().over("instance")
-    ends = found.filter(pl.col("is_barrier") & several)
+    ends = rows.filter(pl.col("is_barrier") & several)
     clock = ends["clock"].to_numpy()
     return ends, Readings(
         _numbers_of(ends["instance"]), clock, ends["end_ns"].to_numpy(), clock_count
     )
 
 
-def _reference(found: pl.DataFrame, clocks: Sequence[Clock]) -> int:
+def _reference(rows: pl.DataFrame, clocks: Sequence[Clock]) -> int:
     """The first clock of those most of which are joined."""
-    _, readings = _ends(found, len(clocks))
+    _, readings = _ends(rows, len(clocks))
     label = components(readings)
     return int(np.bincount(label, minlength=len(clocks)).argmax())
 
 
-def _fit(found: pl.DataFrame, clocks: list[Clock], reference: int) -> float:
+def _fit(rows: pl.DataFrame, clocks: list[Clock], reference: int) -> float:
     """Fill in the clocks; returns the middle of the capture, for which offsets hold, in ns."""
     clocks[reference].offset_ns, clocks[reference].basis = 0, "reference"
     clocks[reference].error_ns, clocks[reference].drift_ppm = 0, 0.0
-    if found.is_empty():
+    if rows.is_empty():
         _remark_unjoined(clocks)
         return 0.0
-    ends, readings = _ends(found, len(clocks))
+    ends, readings = _ends(rows, len(clocks))
     label = components(readings)
     offset_ns, drift_rate, middle_ns = np.zeros(len(clocks)), np.zeros(len(clocks)), 0.0
     if ends.is_empty():
-        middle_ns = float(found["end_ns"].to_numpy().max()) / 2
+        middle_ns = float(rows["end_ns"].to_numpy().max()) / 2
     else:
         free = label == label[reference]
         free[reference] = False
         moving = fit(readings, reference, free)
         group = ends["group_key"].to_numpy().astype(np.int64)
-        told = errors(readings, moving, group, reference, free)
-        drifts = _tell_drifts(clocks, moving, told, free)
+        bounds = errors(readings, moving, group, reference, free)
+        drifts = _tell_drifts(clocks, moving, bounds, free)
         still = moving
         if (drifts != free).any():
             still = fit(readings, reference, drifts, before=moving)
         offset_ns, drift_rate = still.offset_ns, still.drift_ns / still.half_ns
         middle_ns = still.middle_ns
-        _tell_offsets(clocks, readings, still, told, free)
+        _tell_offsets(clocks, readings, still, bounds, free)
         _tell_apart(clocks, ends["rank"], readings, still)
-    _bound(found, clocks, (offset_ns, drift_rate, middle_ns), (label, reference))
+    _bound(rows, clocks, (offset_ns, drift_rate, middle_ns), (label, reference))
     _remark_unjoined(clocks)
     return middle_ns
 
 
-def _tell_drifts(clocks: Sequence[Clock], moving: Fit, told: Errors, free: Flags) -> Flags:
+def _tell_drifts(clocks: Sequence[Clock], moving: Fit, bounds: Errors, free: Flags) -> Flags:
     """Note each drift that can be told from jitter; returns which those are."""
-    known = np.zeros(len(clocks), dtype=bool)
+    is_certain = np.zeros(len(clocks), dtype=bool)
     per_ppm = moving.half_ns / 1e6
     for number in np.flatnonzero(free).tolist():
         clock = clocks[number]
-        drift, error = moving.drift_ns[number] / per_ppm, told.drift_ns[number] / per_ppm
+        drift, error = moving.drift_ns[number] / per_ppm, bounds.drift_ns[number] / per_ppm
         if not np.isfinite(error):
             clock.remarks.append(
                 Message(
@@ -171,8 +171,8 @@ def _tell_drifts(clocks: Sequence[Clock], moving: Fit, told: Errors, free: Flags
             continue
         clock.drift_error_ppm, clock.fitted_ppm = float(error), float(drift)
         is_clear = error <= _USEFUL_PPM and abs(drift) >= _TIMES * error
-        known[number] = error <= _FINE_PPM or is_clear
-        if known[number]:
+        is_certain[number] = error <= _FINE_PPM or is_clear
+        if is_certain[number]:
             clock.drift_ppm = float(drift)
         else:
             clock.remarks.append(
@@ -182,23 +182,23 @@ def _tell_drifts(clocks: Sequence[Clock], moving: Fit, told: Errors, free: Flags
                     error=f"{error:.3g}",
                 )
             )
-    return known
+    return is_certain
 
 
 def _tell_offsets(
-    clocks: Sequence[Clock], readings: Readings, still: Fit, told: Errors, free: Flags
+    clocks: Sequence[Clock], readings: Readings, still: Fit, bounds: Errors, free: Flags
 ) -> None:
     """Note offsets and errors of the clocks that collectives join with the reference."""
     for number, clock in enumerate(clocks):
         residual_ns = still.residual_ns[readings.clock == number]
         if residual_ns.size:
             clock.residual_ns = spread(residual_ns)
-        clock.instance_count = int(told.instant_count[number])
+        clock.instance_count = int(bounds.instant_count[number])
         if free[number]:
             clock.basis = "collectives"
             clock.offset_ns = round(float(still.offset_ns[number]))
-            if np.isfinite(told.offset_ns[number]):
-                clock.error_ns = int(np.ceil(max(told.offset_ns[number], 1.0)))
+            if np.isfinite(bounds.offset_ns[number]):
+                clock.error_ns = int(np.ceil(max(bounds.offset_ns[number], 1.0)))
 
 
 def _tell_apart(clocks: Sequence[Clock], ranks: pl.Series, readings: Readings, still: Fit) -> None:
@@ -210,14 +210,14 @@ def _tell_apart(clocks: Sequence[Clock], ranks: pl.Series, readings: Readings, s
     far_ns = max(APART_NS, 6 * still.spread_ns)
     for number, range_ns in ranges.filter(pl.col("range_ns") > far_ns).sort("clock").iter_rows():
         one = clocks[number]
-        told = "clocks of its ranks differ by up to {range} us"
-        one.remarks.append(Message(told, range=f"{range_ns / 1e3:.0f}"))
+        remark = "clocks of its ranks differ by up to {range} us"
+        one.remarks.append(Message(remark, range=f"{range_ns / 1e3:.0f}"))
         if one.error_ns is not None:
             one.error_ns += int(np.ceil(range_ns / 2))
 
 
 def _bound(
-    found: pl.DataFrame,
+    readings: pl.DataFrame,
     clocks: Sequence[Clock],
     fitted: tuple[Floats, Floats, float],
     joined: tuple[Integers, int],
@@ -226,12 +226,12 @@ def _bound(
     transfers join; `joined` are the parts that collectives join, and the reference."""
     offset_ns, drift_rate, middle_ns = fitted
     label, reference = joined
-    clock = found["clock"].to_numpy()
-    times = [found[name].to_numpy() for name in ("start_ns", "end_ns")]
+    clock = readings["clock"].to_numpy()
+    times = [readings[name].to_numpy() for name in ("start_ns", "end_ns")]
     start_ns, end_ns = (at - drift_rate[clock] * (at - middle_ns) for at in times)
     spans = Spans(
-        _numbers_of(found["instance"]), clock, start_ns, end_ns,
-        found["begins"].to_numpy(), found["ends"].to_numpy(), len(clocks),
+        _numbers_of(readings["instance"]), clock, start_ns, end_ns,
+        readings["begins"].to_numpy(), readings["ends"].to_numpy(), len(clocks),
     )  # fmt: skip
     least, largest = bounds(spans, reference)
     contradictory = least > largest + 1
@@ -269,8 +269,8 @@ def _hold(one: Clock, lower: float, upper: float) -> None:
     held = round(min(max(one.offset_ns, lower), upper))
     moved = abs(held - one.offset_ns)
     if moved > 1:
-        told = "moved by {moved} ns so that no operation ends before its cause"
-        one.remarks.append(Message(told, moved=moved))
+        remark = "moved by {moved} ns so that no operation ends before its cause"
+        one.remarks.append(Message(remark, moved=moved))
         one.error_ns = max(one.error_ns or 0, moved)
         one.offset_ns = held
     if one.error_ns is None and np.isfinite(lower) and np.isfinite(upper):
@@ -279,16 +279,16 @@ def _hold(one: Clock, lower: float, upper: float) -> None:
 
 def _widen(
     clocks: Sequence[Clock],
-    found: pl.DataFrame,
+    readings: pl.DataFrame,
     reference: int,
     capture_ns: int,
 ) -> None:
     """Let errors hold anywhere in the capture: they grow with the time from where a clock was
     fitted, by as much as its drift may be off, or by all of the drift where that is not told.
 
-    Times count from the capture's first start, as in `found`.
+    Times count from the capture's first start, as in `readings`.
     """
-    fitted = found.filter(pl.col("is_barrier")).group_by("clock").agg(
+    fitted = readings.filter(pl.col("is_barrier")).group_by("clock").agg(
         pl.col("end_ns").min().alias("first_ns"), pl.col("end_ns").max().alias("last_ns"),
         pl.col("end_ns").mean().alias("mean_ns"),
     )  # fmt: skip
@@ -404,13 +404,13 @@ def _largest(spans: Spans, reference: int) -> Floats:
     count = int(spans.instance.max()) + 1 if spans.instance.size else 0
     # A shorter chain's bound is a bound too, and bounds that contradict each other never settle.
     for _ in range(min(spans.clock_count, _LINKS)):
-        told = np.full(count, np.inf)
+        nearest = np.full(count, np.inf)
         begun = spans.begins
         reached = largest[spans.clock[begun]] - spans.start_ns[begun]
-        np.minimum.at(told, spans.instance[begun], reached)
+        np.minimum.at(nearest, spans.instance[begun], reached)
         lower = largest.copy()
         ended = spans.ends
-        reached = spans.end_ns[ended] + told[spans.instance[ended]]
+        reached = spans.end_ns[ended] + nearest[spans.instance[ended]]
         np.minimum.at(lower, spans.clock[ended], reached)
         lower[reference] = 0.0
         if (lower == largest).all():

@@ -158,8 +158,8 @@ def _weights(residual_ns: Floats, spread_ns: float, *, is_last: bool) -> Floats:
     """How much a reading counts: the less the further it is off; in the end nothing far off."""
     far = np.abs(residual_ns) / spread_ns
     if is_last:
-        kept: Floats = np.square(1 - np.square(np.minimum(far / _TUKEY, 1.0)))
-        return np.maximum(kept, 1e-9)  # an instant of which nothing counts has no mean
+        weights: Floats = np.square(1 - np.square(np.minimum(far / _TUKEY, 1.0)))
+        return np.maximum(weights, 1e-9)  # an instant of which nothing counts has no mean
     huber: Floats = np.minimum(1.0, _HUBER / np.maximum(far, 1e-12))
     return huber
 
@@ -182,7 +182,7 @@ def _solve(readings: Readings, before: Fit, drifting: Flags) -> Floats:
     sums = np.bincount(instant, weight, instants)
     free = np.stack([np.ones(clocks), drifting.astype(np.float64)])
 
-    def gathered(values: Floats) -> Floats:
+    def gather(values: Floats) -> Floats:
         means = np.bincount(instant, weight * values, instants) / sums
         pull = weight * (values - means[instant])
         per_clock = [np.bincount(clock, pull, clocks), np.bincount(clock, pull * place, clocks)]
@@ -195,7 +195,7 @@ def _solve(readings: Readings, before: Fit, drifting: Flags) -> Floats:
     )
     inverse = np.where(diagonal > 0, 1 / np.maximum(diagonal, 1e-300), 0.0) * free
     solution: Floats = np.zeros((2, clocks), dtype=np.float64)
-    rest = gathered(before.residual_ns)
+    rest = gather(before.residual_ns)
     direction = inverse * rest
     size = float((rest * direction).sum())
     # About 1e-5 ns on each clock.
@@ -203,7 +203,7 @@ def _solve(readings: Readings, before: Fit, drifting: Flags) -> Floats:
     for _ in range(2 * clocks + 20):
         if size <= goal:
             break
-        image = gathered(direction[0][clock] + direction[1][clock] * place)
+        image = gather(direction[0][clock] + direction[1][clock] * place)
         curvature = float((direction * image).sum())
         if curvature <= 0:
             break
@@ -360,24 +360,24 @@ def clocks_of(con: duckdb.DuckDBPyConnection) -> list[Clock]:
             )
             continue
         # Machines may share a name.
-        shown = f"{host} ({key})" if len(names[host]) > 1 else host
+        label = f"{host} ({key})" if len(names[host]) > 1 else host
         if one["is_device"]:
             clock = Clock(
-                shown, [one["rank"]], remarks=[Message("its device clock has its own zero")]
+                label, [one["rank"]], remarks=[Message("its device clock has its own zero")]
             )
             by_host[f"rank {one['rank']}"] = clock
             continue
-        by_host.setdefault(f"host {key}", Clock(shown, [])).ranks.append(one["rank"])
+        by_host.setdefault(f"host {key}", Clock(label, [])).ranks.append(one["rank"])
     return list(by_host.values())
 
 
-def hosts_apart(found: pl.DataFrame) -> set[int]:
+def hosts_apart(readings: pl.DataFrame) -> set[int]:
     """Clocks whose ranks read different times at what ended for all of them at once.
 
-    `found` has the columns of `sql/clock_readings.sql`.
+    `readings` has the columns of `sql/clock_readings.sql`.
     """
     middles = (
-        found.filter("is_barrier")
+        readings.filter("is_barrier")
         .with_columns(
             off_ns=pl.col("end_ns") - pl.col("end_ns").median().over("instance", "clock"),
             members=pl.len().over("instance", "clock"),

@@ -44,10 +44,9 @@ def resolve_groups(con: duckdb.DuckDBPyConnection) -> None:
     _by_name(con)
     mixes = _rows_of(con, "group_mix.sql")
     evidence = _rows_of(con, "group_evidence.sql")
-    listed = store.frame(con.sql("from _group_rows order by group_key")).to_dicts()
+    rows = store.frame(con.sql("from _group_rows order by group_key")).to_dicts()
     resolved = [
-        _resolve(row, mixes.get(row["group_hash"]), evidence.get(row["group_hash"]))
-        for row in listed
+        _resolve(row, mixes.get(row["group_hash"]), evidence.get(row["group_hash"])) for row in rows
     ]
     con.register("_resolved_groups", pl.DataFrame(resolved, schema=_SCHEMA).to_arrow())
     con.execute("create or replace temp table _groups as from _resolved_groups")
@@ -60,8 +59,8 @@ def resolve_groups(con: duckdb.DuckDBPyConnection) -> None:
 
 def _name_hashes(con: duckdb.DuckDBPyConnection) -> None:
     """`_named`: names of communicators with HCCL's hash of them and the kind they say."""
-    told = con.execute("select distinct group_name from groups where group_name is not null")
-    names = sorted({name for (name,) in told.fetchall()} | set(_KNOWN_NAMES))
+    result = con.execute("select distinct group_name from groups where group_name is not null")
+    names = sorted({name for (name,) in result.fetchall()} | set(_KNOWN_NAMES))
     kinds = [parallel_kind(name) for name in names]
     named = pl.DataFrame(
         {
@@ -85,15 +84,15 @@ def _by_name(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def _rows_of(con: duckdb.DuckDBPyConnection, file: str) -> dict[str, dict[str, Any]]:
-    found = store.frame(con.sql(sql_text(file))).to_dicts()
-    return {row["group_hash"]: row for row in found}
+    rows = store.frame(con.sql(sql_text(file))).to_dicts()
+    return {row["group_hash"]: row for row in rows}
 
 
 def _resolve(
     row: dict[str, Any], mix: dict[str, Any] | None, evidence: dict[str, Any] | None
 ) -> dict[str, Any]:
     """A row of `_groups`."""
-    seen: Sequence[int] = row["seen_ranks"]
+    members_here: Sequence[int] = row["seen_ranks"]
     members, size, by_members, told_members = _members(row, evidence)
     if row["told_kind"] is not None:
         kind, basis = row["told_kind"], "metadata"
@@ -118,7 +117,7 @@ def _resolve(
         "basis": basis,
         "global_ranks": members,
         "group_size": size,
-        "seen_ranks": seen,
+        "seen_ranks": members_here,
         "evidence": f"kind: {told_kind}; members: {told_members}",
     }
 
@@ -127,24 +126,24 @@ def _members(
     row: dict[str, Any], evidence: dict[str, Any] | None
 ) -> tuple[list[int] | None, int | None, str, str]:
     """Members in group order and their count (None: not known to be all), the basis, in words."""
-    seen = row["seen_ranks"]
+    ranks = row["seen_ranks"]
     if row["global_ranks"] is not None:
         count = row["told_count"]
-        told = f"listed by {count} rank" + ("s" if count > 1 else "")
-        return row["global_ranks"], len(set(row["global_ranks"])), "metadata", told
-    met = sorted({*seen, *((evidence or {}).get("matrix_ranks") or ())})
+        origin = f"listed by {count} rank" + ("s" if count > 1 else "")
+        return row["global_ranks"], len(set(row["global_ranks"])), "metadata", origin
+    met = sorted({*ranks, *((evidence or {}).get("matrix_ranks") or ())})
     basis = "matrix" if evidence and evidence["matrix_ranks"] else "inferred"
-    told = f"{ranks_named(seen)} use it"
+    origin = f"{ranks_named(ranks)} use it"
     if basis == "matrix":
-        told += f", links of the matrix join {numbers(met)}"
+        origin += f", links of the matrix join {numbers(met)}"
     size = evidence["told_size"] if evidence else None
     if size is not None:
-        told += f", its operations say {size} ranks"
-    elif evidence and evidence["position_count"] == evidence["rank_count"] == len(seen) > 1:
+        origin += f", its operations say {size} ranks"
+    elif evidence and evidence["position_count"] == evidence["rank_count"] == len(ranks) > 1:
         # Seen members talk to nobody but each other.
-        size = len(seen)
-        told += f", whose tasks name {size} positions"
-    return (met if size == len(met) else None), size, basis, told
+        size = len(ranks)
+        origin += f", whose tasks name {size} positions"
+    return (met if size == len(met) else None), size, basis, origin
 
 
 _LARGE_BYTES = 1e6

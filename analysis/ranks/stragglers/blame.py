@@ -75,18 +75,18 @@ def rank_answer(
     con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, top: int | None = None
 ) -> pl.DataFrame:
     """Rows of the metric `ranks`, evidence as JSON text; `top`: the first of `by_rank` alone."""
-    found = rank_blame(con, scope)
+    rows = rank_blame(con, scope)
     if top is not None:
-        best = by_rank(later_steps(con, found)).head(top)
-        found = found.join(best, on=["run", "capture", "rank"], how="semi")
+        best = by_rank(later_steps(con, rows)).head(top)
+        rows = rows.join(best, on=["run", "capture", "rank"], how="semi")
     waits = exposed_parts(step_parts(con, scope)).drop("exposed_ns", "share_ratio")
-    return found.join(waits, on=PLACE, how="left", nulls_equal=True, maintain_order="left")
+    return rows.join(waits, on=PLACE, how="left", nulls_equal=True, maintain_order="left")
 
 
-def blame_rows(found: pl.DataFrame) -> list[dict[str, Any]]:
+def blame_rows(rows: pl.DataFrame) -> list[dict[str, Any]]:
     """The rows as JSON can hold them; `evidence` is a list of {what, value, peers, unit}, of
     counts also `of` how many."""
-    return [{**row, "evidence": json.loads(row["evidence"])} for row in found.to_dicts()]
+    return [{**row, "evidence": json.loads(row["evidence"])} for row in rows.to_dicts()]
 
 
 # metric: rank_suspects
@@ -122,21 +122,21 @@ def suspects(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame
     return by_rank(later_steps(con, rank_blame(con, scope)))
 
 
-def later_steps(con: duckdb.DuckDBPyConnection, found: pl.DataFrame) -> pl.DataFrame:
+def later_steps(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame) -> pl.DataFrame:
     """The rows (run, capture, rank, step) without warm-up steps; all those of ranks that have no
     other."""
     warm = job_steps(con).filter("is_warm_up").select("run", "capture", "step")
-    later = found.join(warm, on=["run", "capture", "step"], how="anti")
-    alone = found.join(later, on=["run", "capture", "rank"], how="anti")
+    later = rows.join(warm, on=["run", "capture", "step"], how="anti")
+    alone = rows.join(later, on=["run", "capture", "rank"], how="anti")
     return pl.concat([later, alone])
 
 
-def by_rank(found: pl.DataFrame) -> pl.DataFrame:
+def by_rank(rows: pl.DataFrame) -> pl.DataFrame:
     """The rows of `rank_blame` added up over steps, without what is outside of them where a rank
     has any: it would count as one more."""
     place = ["run", "capture", "rank"]
     has_steps = pl.col("step").count().over(place) > 0
-    within = found.filter(pl.col("step").is_not_null() | ~has_steps)
+    within = rows.filter(pl.col("step").is_not_null() | ~has_steps)
     summed = within.group_by(place, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("step_count"),
         *(
@@ -169,8 +169,8 @@ def verdicts_told(ranked: pl.DataFrame, hosts: pl.DataFrame) -> str:
 
 
 def _why(verdict: str, suspects: pl.DataFrame, hosts: pl.DataFrame) -> str:
-    known = hosts.filter(pl.col("rank").is_in(suspects["rank"].implode()))["host_name"]
-    names = known.drop_nulls().unique().sort()
+    host_names = hosts.filter(pl.col("rank").is_in(suspects["rank"].implode()))["host_name"]
+    names = host_names.drop_nulls().unique().sort()
     if verdict != "host" or names.is_empty():
         several = VERDICT_WORDS | _VERDICTS_OF_SEVERAL
         return (VERDICT_WORDS if suspects.height == 1 else several)[verdict]
@@ -186,9 +186,9 @@ def blame_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]
             "no operation was recorded by all of its members on comparable clocks: the"
             " last-arriving rank is unknown; verdicts use each rank's own work only"
         ]
-    found: list[str] = []
+    notes: list[str] = []
     if complete < every:
-        found.append(
+        notes.append(
             Message(
                 "{count} of {every} recorded operations lack members or a sure match: their "
                 "waiting is attributed to no rank",
@@ -196,7 +196,7 @@ def blame_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]
                 every=f"{every:,}",
             )
         )
-    return [*found, *_unattributed_note(con, scope.all_ranks)]
+    return [*notes, *_unattributed_note(con, scope.all_ranks)]
 
 
 def _unattributed_note(con: duckdb.DuckDBPyConnection, scope: Scope) -> Iterator[str]:

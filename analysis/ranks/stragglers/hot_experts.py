@@ -48,23 +48,23 @@ def hot_lines(
     tables = expert_rows(con, Scope(run, capture))
     held = {rank: _experts_of_device(tables, rank, None) for rank in ranks}
     unplaced = [rank for rank in ranks if held[rank].is_empty()]
-    seen = _tokens_by_trace(con, tables, unplaced, run=run, capture=capture) if unplaced else None
-    if seen is not None:
+    tokens = _tokens_by_trace(con, tables, unplaced, run=run, capture=capture) if unplaced else None
+    if tokens is not None:
         held |= {
-            rank: _experts_of_device(tables, rank, _stage_layers(tables, seen, rank))
+            rank: _experts_of_device(tables, rank, _stage_layers(tables, tokens, rank))
             for rank in unplaced
         }
     is_counted = tables.load["expert"].is_not_null().any()
     unknown = {"what": STAGES if is_counted else COLLECT, "value": None, "peers": None,
                "unit": "tokens"}  # fmt: skip
-    found: dict[int, list[dict[str, Any]]] = {}
+    lines: dict[int, list[dict[str, Any]]] = {}
     for rank in ranks:
         rows = held[rank]
-        if rows.is_empty() and seen is not None:
-            rows = _layers(seen, rank)
-        found[rank] = [_line(row) for row in rows.head(TOP).to_dicts()]
-        found[rank] += [unknown] * held[rank].is_empty()
-    return found
+        if rows.is_empty() and tokens is not None:
+            rows = _layers(tokens, rank)
+        lines[rank] = [_line(row) for row in rows.head(TOP).to_dicts()]
+        lines[rank] += [unknown] * held[rank].is_empty()
+    return lines
 
 
 def _line(row: dict[str, Any]) -> dict[str, Any]:
@@ -140,33 +140,33 @@ def _tokens_by_trace(
 ) -> pl.DataFrame:
     """Tokens of ranks by the trace, with ep_group: of all, or of some alone where all are many."""
     is_few = tables.ranks.height <= _MOST_RANKS
-    chosen = [{}] if is_few else [{"rank": rank} for rank in ranks]
-    found = [trace_load(con, Scope(run, capture, **one)).rows for one in chosen]
+    scopes = [{}] if is_few else [{"rank": rank} for rank in ranks]
+    loads = [trace_load(con, Scope(run, capture, **one)).rows for one in scopes]
     groups = tables.ranks.select(*_RANK, "ep_group")
-    return pl.concat(found).join(groups, on=_RANK, how="left")
+    return pl.concat(loads).join(groups, on=_RANK, how="left")
 
 
-def _stage_layers(tables: ExpertTables, seen: pl.DataFrame, rank: int) -> list[int] | None:
+def _stage_layers(tables: ExpertTables, tokens: pl.DataFrame, rank: int) -> list[int] | None:
     """Layers of the load that the rank has: the trace's, matched in their order, where all of them
     are seen in both; else None."""
     counted = tables.load["layer"].drop_nulls().unique().sort().to_list()
-    traced = seen["layer"].drop_nulls().unique().sort().to_list()
-    mine = seen.filter(pl.col("rank") == rank)["layer"].unique().to_list()
+    traced = tokens["layer"].drop_nulls().unique().sort().to_list()
+    mine = tokens.filter(pl.col("rank") == rank)["layer"].unique().to_list()
     if not mine or None in mine or traced != list(range(len(counted))):
         return None
     return [counted[one] for one in mine]
 
 
-def _layers(found: pl.DataFrame, rank: int) -> pl.DataFrame:
+def _layers(loads: pl.DataFrame, rank: int) -> pl.DataFrame:
     """The rank's layers by the trace, most tokens too many first: as `_experts_of_device`, but
     expert NULL."""
-    groups = found.filter(pl.col("rank") == rank)["ep_group"].to_list()
+    groups = loads.filter(pl.col("rank") == rank)["ep_group"].to_list()
     if not groups:
         return pl.DataFrame()
     place = ("run", "capture", "step", "layer")
-    whole = found.filter(pl.col("ep_group") == groups[0]) if groups[0] else found.clear()
+    whole = loads.filter(pl.col("ep_group") == groups[0]) if groups[0] else loads.clear()
     peers = whole.group_by(place).agg(peers=pl.when(pl.len() > 1).then(pl.col("tokens").mean()))
-    mine = found.filter(pl.col("rank") == rank).join(peers, on=place, how="left", nulls_equal=True)
+    mine = loads.filter(pl.col("rank") == rank).join(peers, on=place, how="left", nulls_equal=True)
     rows = mine.select(
         *place[:3], pl.lit("train").alias("phase"), "layer", pl.lit(None, pl.Int32).alias("expert"),
         pl.col("tokens").cast(pl.Float64), "peers",

@@ -101,17 +101,17 @@ def slowest_more_often(trials: pl.DataFrame) -> pl.DataFrame:
              <= pl.len().over("rank")).alias("is_chosen"),
         )
     )  # fmt: skip
-    size, chosen = pl.col("n"), pl.col("is_chosen")
+    size, flag = pl.col("n"), pl.col("is_chosen")
     among = [pl.max_horizontal(most, 1) for most in (pl.lit(1), size // 8, (size - 1) // 2)]
     is_among = [pl.col("place") <= most for most in among]
     counted = compared.group_by("rank").agg(
         pl.len().cast(pl.Int64).alias("trial_count"),
         is_among[0].sum().cast(pl.Int64).alias("slowest_count"),
-        chosen.sum().alias("chosen"),
+        flag.sum().alias("chosen"),
         # Where trials have different numbers of ranks, the likeliest outcome makes the test hard.
         pl.concat_list((most / size).max() for most in among).alias("chances"),
         pl.concat_list(hit.sum() for hit in is_among).alias("hits"),
-        pl.concat_list((hit & chosen).sum() for hit in is_among).alias("chosen_hits"),
+        pl.concat_list((hit & flag).sum() for hit in is_among).alias("chosen_hits"),
     ).sort("rank")  # fmt: skip
     corrected = pl.Series("p_value", holm([_best(row) for row in counted.to_dicts()]), pl.Float64)
     return counted.select("rank", "trial_count", "slowest_count").with_columns(corrected)
@@ -241,11 +241,11 @@ def load_trials(ops: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     return inside, across
 
 
-def excess_by_rank(found: pl.DataFrame) -> pl.DataFrame:
+def excess_by_rank(rows: pl.DataFrame) -> pl.DataFrame:
     """Rows of `pieces` by rank: rank, own_ns and peers_ns per step (medians), excess_ratio (median
     over the steps), late_steps_ratio (share of the steps with an excess)."""
     by_step = (
-        found.filter(WITHIN_STEPS)
+        rows.filter(WITHIN_STEPS)
         .group_by("rank", "step")
         .agg(pl.col("value").sum(), pl.col("peers_ns").sum())
         .with_columns((pl.col("value") / pl.col("peers_ns") - 1).alias("ratio"))
@@ -367,14 +367,14 @@ def slow_ends(rates: pl.DataFrame) -> pl.DataFrame:
     """Slow pairs of `pair_rates` or of the metric `slow_pairs` with end_rank, the rank whose own
     end of them is slow (NULL: the link between the two is), and pair_count, how many pairs that
     rank has over such links."""
-    found: list[dict[str, Any]] = []
+    end_rows: list[dict[str, Any]] = []
     for _, mine in rates.group_by("link", maintain_order=True):
         counts = _pair_counts(mine)
         for rank, named in _slow_ends(mine, counts):
             ends = {"end_rank": rank, "pair_count": None if rank is None else counts[rank]}
-            found += [{**row, **ends} for row in named]
+            end_rows += [{**row, **ends} for row in named]
     return pl.DataFrame(
-        found, schema={**rates.schema, "end_rank": pl.Int32, "pair_count": pl.Int64}
+        end_rows, schema={**rates.schema, "end_rank": pl.Int32, "pair_count": pl.Int64}
     )
 
 

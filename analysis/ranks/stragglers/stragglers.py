@@ -111,9 +111,9 @@ class StragglerTables:
 
 def results_of(con: duckdb.DuckDBPyConnection, *, arrivals: str) -> Iterator[Result]:
     """The tables of `stragglers` as results to keep, held by temporary tables `_<table>`."""
-    found = stragglers(con, arrivals=arrivals)
+    results = stragglers(con, arrivals=arrivals)
     for name in ("rank_blame", "last_arrivals", "slow_pairs"):
-        con.register("_straggler_rows", getattr(found, name).to_arrow())
+        con.register("_straggler_rows", getattr(results, name).to_arrow())
         con.execute(f"create or replace temp table _{name} as from _straggler_rows")
         con.unregister("_straggler_rows")
         yield Result(name, metric(name).sql)
@@ -127,15 +127,15 @@ def stragglers(con: duckdb.DuckDBPyConnection, *, arrivals: str = "arrivals") ->
     """
     open_views(con, SUMMARIES)
     captures = con.execute("select distinct run, capture from ranks order by all").fetchall()
-    found = [
+    programs = [
         _of_program(con, arrivals, run, capture, mine)
         for run, capture in captures
         for mine in _programs(ranks_apart(con, run, capture))
     ]
     return StragglerTables(
-        pl.concat([pl.DataFrame(schema=RANK_BLAME), *(one.rank_blame for one in found)]),
-        pl.concat([pl.DataFrame(schema=LAST_ARRIVALS), *(one.last_arrivals for one in found)]),
-        pl.concat([pl.DataFrame(schema=SLOW_PAIRS), *(one.slow_pairs for one in found)]),
+        pl.concat([pl.DataFrame(schema=RANK_BLAME), *(one.rank_blame for one in programs)]),
+        pl.concat([pl.DataFrame(schema=LAST_ARRIVALS), *(one.last_arrivals for one in programs)]),
+        pl.concat([pl.DataFrame(schema=SLOW_PAIRS), *(one.slow_pairs for one in programs)]),
     )
 
 
@@ -154,11 +154,11 @@ def _of_program(
     ops = every.filter(mine)
     ranks = frame(con, _RANKS.format(where=clause), values).filter(mine)
     stages = _stages(ranks, ops)
-    placed = straggler_tests.with_places(ops.drop_nulls("own_ns"), stages)
-    known = pl.when("is_common")
-    excess = placed.select(
-        "instance", "rank", known.then("excess_ns").alias("excess_ns"),
-        known.then("delay_ns").alias("delay_ns"),
+    rows = straggler_tests.with_places(ops.drop_nulls("own_ns"), stages)
+    when = pl.when("is_common")
+    excess = rows.select(
+        "instance", "rank", when.then("excess_ns").alias("excess_ns"),
+        when.then("delay_ns").alias("delay_ns"),
     )  # fmt: skip
     ops = ops.join(excess, on=["instance", "rank"], how="left")
     transfers = frame(con, f"select * from link_transfers {clause}", values).filter(mine)
@@ -167,9 +167,9 @@ def _of_program(
     slow_ends = _link_delays(ops, links.filter(pl.col("p_value") <= SURE))
     waits = waits_of(ops, slow_ends.select("instance", "link_ns").unique())
     steps = max(ops.filter(pl.col("step") >= 0)["step"].n_unique(), 1)
-    features = _features(con, ops, placed, stages, ranks, run=run, capture=capture)
-    found = suspects.judge_ranks(features, links, step_count=steps)
-    full = [row for row in found if row["verdict"] == "alltoall_bytes"]
+    features = _features(con, ops, rows, stages, ranks, run=run, capture=capture)
+    judgement = suspects.judge_ranks(features, links, step_count=steps)
+    full = [row for row in judgement if row["verdict"] == "alltoall_bytes"]
     if full:
         ranks_full = [row["rank"] for row in full]
         lines = hot_experts.hot_lines(con, ranks_full, run=run, capture=capture)
@@ -178,7 +178,7 @@ def _of_program(
     judged = pl.DataFrame(
         [
             {**row, "evidence": json.dumps([_with_message(one) for one in row["evidence"]])}
-            for row in found
+            for row in judgement
         ],
         schema={name: RANK_BLAME[name] for name in ("rank", "score", "verdict", "evidence")},
     )
@@ -199,12 +199,12 @@ def _of_program(
     # Where no operation met all its members nobody knows who came last, and where what a rank took
     # itself has no peers to be compared with, what it caused: that is not 0.
     met = ops.filter(pl.col("is_complete") & (pl.len().over("instance") > 1))
-    told = met.group_by("rank", "step").agg(
+    flags = met.group_by("rank", "step").agg(
         pl.lit(True).alias("is_met"), pl.col("excess_ns").is_not_null().any().alias("is_compared")
     )
     everywhere = ops.select("rank", "step").unique().sort("rank", "step")
     blame = (
-        everywhere.join(told, on=["rank", "step"], how="left")
+        everywhere.join(flags, on=["rank", "step"], how="left")
         .join(counted, on=["rank", "step"], how="left")
         .join(judged, on="rank", how="left")
         .with_columns(
@@ -246,8 +246,8 @@ def _stages(ranks: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         )
         .with_columns(pl.col("counts").cast(pl.List(pl.String)).list.join(","))
     )  # fmt: skip
-    known = ranks.select("rank").join(alike, on="rank", how="left")
-    return known.select(
+    ranks_with_stages = ranks.select("rank").join(alike, on="rank", how="left")
+    return ranks_with_stages.select(
         "rank", pl.struct("counts", "first").rank("dense").cast(pl.Int64).alias("stage")
     )
 
@@ -255,7 +255,7 @@ def _stages(ranks: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
 def _features(
     con: duckdb.DuckDBPyConnection,
     ops: pl.DataFrame,
-    placed: pl.DataFrame,
+    rows: pl.DataFrame,
     stages: pl.DataFrame,
     ranks: pl.DataFrame,
     *,
@@ -263,9 +263,9 @@ def _features(
     capture: str,
 ) -> pl.DataFrame:
     """Traits of every rank with the results of the tests, as `verdicts.judged` wants them."""
-    pieces = straggler_tests.pieces(placed)
+    pieces = straggler_tests.pieces(rows)
     hosts = ranks.select("rank", "host")
-    found, trials, paces = suspects.traits(con, stages, hosts, run=run, capture=capture)
+    traits, trials, paces = suspects.traits(con, stages, hosts, run=run, capture=capture)
     own = slowest_more_often(pieces.select("trial", "rank", "value")).rename({"p_value": "own_p"})
     cube, other = (
         slowest_more_often(trials.filter(pl.col("part") == part).drop("part")).select(
@@ -275,7 +275,7 @@ def _features(
     )
     loads = corrected_min(*(slowest_more_often(kind) for kind in straggler_tests.load_trials(ops)))
     return (
-        found.join(own, on="rank", how="left")
+        traits.join(own, on="rank", how="left")
         .join(cube, on="rank", how="left")
         .join(other, on="rank", how="left")
         .join(loads.rename({"p_value": "load_p"}), on="rank", how="left")
@@ -292,8 +292,8 @@ def _host_tests(paces: pl.DataFrame) -> pl.DataFrame:
 
     paces: rank, host, step, pace_ns, of a rank's launches in a step.
     """
-    known = paces.drop_nulls().with_columns(pl.col("pace_ns").median().over("step").alias("middle"))
-    of_hosts = known.group_by("step", "host").agg(
+    rows = paces.drop_nulls().with_columns(pl.col("pace_ns").median().over("step").alias("middle"))
+    of_hosts = rows.group_by("step", "host").agg(
         pl.len().alias("m"), pl.col("middle").first(),
         pl.col("pace_ns").min().alias("least"), pl.col("pace_ns").max().alias("most"),
     )  # fmt: skip
@@ -433,14 +433,14 @@ def _followed_back(
     at = np.flatnonzero(late > 0)
     left, each = late[at], wait[at] / late[at]  # of each wait; `each` of its ns stands for so many
     for _ in range(_ROUNDS):
-        found = np.minimum(own[at], left)
-        np.add.at(caused, at, found * each)
-        left = left - found
+        shares = np.minimum(own[at], left)
+        np.add.at(caused, at, shares * each)
+        left = left - shares
         going = is_known[at] & (left > 0)
         of, at, left, each = at[going], place[at[going]], left[going], each[going]
-        found = np.minimum(link[at], left)
-        np.add.at(linked, at, found * each)
-        left = np.minimum(left - found, ready_late[of])
+        shares = np.minimum(link[at], left)
+        np.add.at(linked, at, shares * each)
+        left = np.minimum(left - shares, ready_late[of])
         if not at.size:
             break
     return (

@@ -74,14 +74,14 @@ def judge_ranks(
     by_rank: dict[int, list[dict[str, Any]]] = {}
     for link in links.to_dicts():
         by_rank.setdefault(link["rank"], []).append(link)
-    found: list[dict[str, Any]] = []
+    rows_of_ranks: list[dict[str, Any]] = []
     for row in rows:
         scatter = _clock_scatter(row, rows)
         verdict, evidence, p_value = _judge(
             row, hosts, by_rank.get(row["rank"], []), step_count, scatter
         )
         score = _SCORE_AT_MOST if p_value <= 0 else min(_SCORE_AT_MOST, -math.log10(p_value))
-        found.append(
+        rows_of_ranks.append(
             {
                 "rank": row["rank"],
                 "score": max(0.0, score),
@@ -89,7 +89,7 @@ def judge_ranks(
                 "evidence": evidence,
             }
         )
-    return found
+    return rows_of_ranks
 
 
 def _judge(
@@ -205,7 +205,7 @@ def launches_late(row: dict[str, Any]) -> bool:
 def _slow_hosts(rows: list[dict[str, Any]]) -> dict[str, Evidence]:
     """Hosts of which most ranks launch late, surely, and idle for it: on average, as a rank that
     waits for others anyway has time to be late."""
-    found: dict[str, Evidence] = {}
+    hosts: dict[str, Evidence] = {}
     for host in sorted({row["host"] for row in rows if row["host"] is not None}):
         mine = [row for row in rows if row["host"] == host]
         bound = [row for row in mine if launches_late(row)]
@@ -213,7 +213,7 @@ def _slow_hosts(rows: list[dict[str, Any]]) -> dict[str, Evidence]:
         idle = sum(_or_else(row["idle_ratio"], 0.0) for row in bound)
         is_idle = idle >= _HOST_MATTERS * len(bound)
         if bound and is_sure and is_idle and len(bound) >= _MOST_RANKS * len(mine):
-            found[host] = [
+            hosts[host] = [
                 _line(
                     Message("ranks of host {host} that launch late", host=host),
                     len(bound),
@@ -221,7 +221,7 @@ def _slow_hosts(rows: list[dict[str, Any]]) -> dict[str, Evidence]:
                     "ranks",
                 )
             ]
-    return found
+    return hosts
 
 
 def _link_lines(link: dict[str, Any], step_count: int) -> Evidence:
@@ -304,7 +304,7 @@ def traits(
     kernels = _same_kernels(frame(con, _KERNELS.format(where=clause), values), stages)
     work = frame(con, _WORK.format(where=clause), values).filter(WITHIN_STEPS)
     work = work.join(ranks, on="rank")
-    found = (
+    rows = (
         ranks.join(_kernel_ratios(kernels), on="rank", how="left")
         .join(_paces(work), on="rank", how="left")
         .join(
@@ -322,7 +322,7 @@ def traits(
         "rank", pl.col("mean_ns").alias("value"),
     )  # fmt: skip
     pace = pl.coalesce("launch_interval_ns", "kernel_gap_ns").alias("pace_ns")
-    return found, trials, work.select("rank", "host", "step", pace)
+    return rows, trials, work.select("rank", "host", "step", pace)
 
 
 def _same_kernels(kernels: pl.DataFrame, stages: pl.DataFrame) -> pl.DataFrame:

@@ -82,10 +82,10 @@ def experts(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
             window = _windows(job, group, is_dispatch, varies)
             if window is None:
                 refuse("dispatch and combine do not follow each other, layer after layer")
-            told = shares.of(group, job, window)
-            if told is None:
+            shares_of_group = shares.of(group, job, window)
+            if shares_of_group is None:
                 refuse("no tokens were counted for each expert and step, or layers do not fit")
-            of_exchange, of_kernel = told
+            of_exchange, of_kernel = shares_of_group
         new = np.where(
             is_dispatch[:, None, None],
             homes[:, :, None] * of_exchange[:, None, :],
@@ -115,15 +115,15 @@ def exchanges(job: CaptureJob, kinds: Collection[str], change: Change) -> Flags:
     ops = job.ops
     named = [at for at, name in enumerate(ops.kinds) if name in kinds]
     types = [at for at, name in enumerate(ops.types) if name.lower().startswith("alltoall")]
-    found: Flags = np.isin(ops.kind, named) & np.isin(ops.type, types) & (ops.instance >= 0)
-    found &= ops.step >= 0
-    if not found.any():
+    result: Flags = np.isin(ops.kind, named) & np.isin(ops.type, types) & (ops.instance >= 0)
+    result &= ops.step >= 0
+    if not result.any():
         raise CannotAnswer(f"{change.word}: no all-to-alls of such groups were recorded")
-    if ops.exogenous[found].any():
+    if ops.exogenous[result].any():
         raise CannotAnswer(
             f"{change.word}: all members of the groups are needed: record all ranks of the job"
         )
-    return found
+    return result
 
 
 def exchange_groups(job: CaptureJob, exchanged: Flags) -> list[ExchangeGroup]:
@@ -137,7 +137,7 @@ def exchange_groups(job: CaptureJob, exchanged: Flags) -> list[ExchangeGroup]:
     for its in np.split(order, bounds[1:]):
         alike.setdefault(tuple(ops.rank[its].tolist()), []).append(its)
     run = {int(ops.rank[row[0]]): row for at in programs(ops) for row in at if len(row)}
-    found = []
+    groups = []
     for members, rows in alike.items():
         exchanges = np.stack(rows)
         exchanges = exchanges[np.argsort(_when(job, exchanges[:, 0]), kind="stable")]
@@ -145,15 +145,15 @@ def exchange_groups(job: CaptureJob, exchanged: Flags) -> list[ExchangeGroup]:
         types = {ops.type[one].tobytes() for one in kernels}
         if len(types) > 1:
             return [ExchangeGroup([*members], np.zeros((0, len(members)), np.int64), exchanges)]
-        found.append(ExchangeGroup([*members], exchanges, np.stack(kernels, axis=1)))
-    return found
+        groups.append(ExchangeGroup([*members], exchanges, np.stack(kernels, axis=1)))
+    return groups
 
 
 def _when(job: CaptureJob, at: Integers) -> Integers:
     """Order of the program: by launch, by start where launches are not known."""
     launch = job.ops.launch[at]
-    found: Integers = job.ops.start[at] if (launch == UNKNOWN).any() else launch
-    return found
+    times: Integers = job.ops.start[at] if (launch == UNKNOWN).any() else launch
+    return times
 
 
 def matrices(job: CaptureJob, group: ExchangeGroup, moved: pl.DataFrame) -> tuple[Floats, Floats]:
@@ -166,8 +166,8 @@ def matrices(job: CaptureJob, group: ExchangeGroup, moved: pl.DataFrame) -> tupl
     np.maximum.at(sent, place, moved["moved_bytes"].to_numpy()[rows].astype(float))
     np.maximum.at(took, place, moved["payload_ns"].cast(pl.Float64).to_numpy()[rows])
     whole = job.ops.names["size_bytes"].fill_null(0).to_numpy()[group.exchanges]
-    kept = np.maximum(whole - sent.sum(axis=2), 0)
-    sent[:, np.arange(count), np.arange(count)] = kept
+    stay = np.maximum(whole - sent.sum(axis=2), 0)
+    sent[:, np.arange(count), np.arange(count)] = stay
     return sent, took
 
 
@@ -186,20 +186,20 @@ def _places(
 
 
 def _spread(values: Floats) -> Floats:
-    found: Floats = values.std(axis=1) / np.maximum(values.mean(axis=1), 1)
-    return found
+    spreads: Floats = values.std(axis=1) / np.maximum(values.mean(axis=1), 1)
+    return spreads
 
 
 def _tokens(job: CaptureJob) -> tuple[Floats, Integers]:
     """Of each operation the first dimension of its first input (0: none), and what else tells
     kernels apart."""
     shapes = pl.col("shapes")
-    told = job.ops.names.select("shapes").unique().with_columns(
+    counts = job.ops.names.select("shapes").unique().with_columns(
         tokens=shapes.str.extract(r"^(\d+)").cast(pl.Float64).fill_null(0.0),
         others=shapes.str.replace_all(r"(^|;)\d+", "${1}"),
     )  # fmt: skip
     parts = job.ops.names.select("name", "shapes").join(
-        told, on="shapes", how="left", nulls_equal=True, maintain_order="left"
+        counts, on="shapes", how="left", nulls_equal=True, maintain_order="left"
     )
     key = parts.select(pl.concat_str("name", "others").rank("dense").fill_null(0)).to_series()
     return parts["tokens"].to_numpy(), key.to_numpy().astype(np.int64)
@@ -214,7 +214,7 @@ def _of_kernels(group: ExchangeGroup, tokens: Floats, key: Integers) -> tuple[Fl
 
 def _relative(took: Floats, tokens: Floats, want: Floats, key: Integers) -> Floats:
     """By what kernels take longer with other tokens: by the line of their kind."""
-    found = np.ones_like(took)
+    ratios = np.ones_like(took)
     for one in np.unique(key).tolist():
         its = key == one
         x, y = tokens[its].ravel(), took[its].ravel()
@@ -228,8 +228,8 @@ def _relative(took: Floats, tokens: Floats, want: Floats, key: Integers) -> Floa
         if slope <= 0:
             continue
         fixed = max(fixed, 0.0)
-        found[its] = (fixed + slope * want[its]) / (fixed + slope * tokens[its])
-    return found
+        ratios[its] = (fixed + slope * want[its]) / (fixed + slope * tokens[its])
+    return ratios
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,21 +257,21 @@ class _Shares:
         number[ahead] = turn[: int(ahead.sum())] % count
         number[back] = count - 1 - turn[: int(back.sum())] % count
         steps = np.array(ops.steps)[ops.step[group.exchanges[0::2, 0]]]
-        asked = pl.DataFrame({
+        places = pl.DataFrame({
             "window": turn, "step": steps, "layer": layers.to_numpy()[number]
         })  # fmt: skip
         each = pl.col("tokens") / pl.col("slot").count().over("window", "expert")
-        told = (
-            asked.join(
+        rows = (
+            places.join(
                 counted.group_by("step", "layer", "expert").agg(pl.col("tokens").sum()),
                 on=["step", "layer"],
             )
             .join(self.slots.rename({"layer": "at"}), left_on=["layer", "expert"],
                   right_on=["at", "expert"], how="left")
         )  # fmt: skip
-        if told["device"].is_null().any() or told["window"].n_unique() < len(turn):
+        if rows["device"].is_null().any() or rows["window"].n_unique() < len(turn):
             return None
-        sums = told.with_columns(each=each).group_by("window", "device").agg(pl.col("each").sum())
+        sums = rows.with_columns(each=each).group_by("window", "device").agg(pl.col("each").sum())
         shares = np.zeros((len(turn), len(ranks)))
         device = sums["device"].to_numpy()
         if device.max() >= len(ranks):

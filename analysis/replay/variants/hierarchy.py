@@ -34,7 +34,7 @@ def hierarchical(
     hosts = dict(con.execute(_HOSTS, [job.run, job.capture]).fetchall())
     host = np.array([hosts.get(rank) or "" for rank in job.ops.ranks])
     durations = own.waits.transfer.copy()
-    told = []
+    groups = []
     for group in exchange_groups(job, exchanged):
         names, at = np.unique(host[group.members], return_inverse=True)
         if len(names) == 1:
@@ -43,18 +43,18 @@ def hierarchical(
         if not group.exchanges.size or "" in names or (counts != counts[0]).any():
             refuse("groups must have as many ranks on each of their hosts, all running the same")
         sent, took = matrices(job, group, moved)
-        told.append((group, at, sent * ~np.eye(len(at), dtype=bool), took))
-    if not told:
+        groups.append((group, at, sent * ~np.eye(len(at), dtype=bool), took))
+    if not groups:
         refuse("no group of this kind spans several hosts, so there is nothing to stage")
     rates = []
     for is_far in (False, True):
-        pairs = [((at[:, None] != at) == is_far, sent, took) for _, at, sent, took in told]
+        pairs = [((at[:, None] != at) == is_far, sent, took) for _, at, sent, took in groups]
         size = sum(float(sent[:, one].sum()) for one, sent, _ in pairs)
         spent = sum(float(took[:, one].sum()) for one, _, took in pairs)
         if not size or not spent:
             refuse("transfers both between and within hosts are needed to know their speeds")
         rates.append(spent / size)
-    for group, at, sent, took in told:
+    for group, at, sent, took in groups:
         count = len(at)
         like = np.array([int((at[:one] == at[one]).sum()) for one in range(count)])
         to_host = np.stack([sent[:, :, at == one].sum(axis=2) for one in range(at.max() + 1)], 2)

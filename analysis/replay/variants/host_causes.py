@@ -57,9 +57,9 @@ def host_cause(
         )  # fmt: skip
     if cause == FAR:
         return _near(con, job, own, factor, change)
-    asked = {"run": job.run, "capture": job.capture, "priorities": PRIORITIES[cause],
+    parameters = {"run": job.run, "capture": job.capture, "priorities": PRIORITIES[cause],
              "operator": operator or None}  # fmt: skip
-    calls = store.frame(con.sql(part_sql("cause_calls.sql"), params=asked))
+    calls = store.frame(con.sql(part_sql("cause_calls.sql"), params=parameters))
     if calls.is_empty():
         raise CannotAnswer(
             Message("{change}: no such call of the host was recorded", change=change.word)
@@ -74,47 +74,47 @@ def host_cause(
     # All that the host did since its launch before, but for waiting.
     beside = np.maximum(np.diff(launch, prepend=launch[:1]) - blocked, 0)
     pauses = np.where(waits, beside, _without(pauses, np.where(waits, 0, blocked), 0))
-    made = _unbound(job.ops, own.waits, waits)
+    edges = _unbound(job.ops, own.waits, waits)
     if factor:
         pauses = pauses + np.round(blocked * factor).astype(np.int64)
-    return replace(own, waits=made.with_pauses(pauses))
+    return replace(own, waits=edges.with_pauses(pauses))
 
 
 def _without(pauses: Integers, blocked: Integers, factor: float) -> Integers:
-    found: Integers = np.maximum(pauses - np.round(blocked * (1 - factor)), 0).astype(np.int64)
-    return found
+    result: Integers = np.maximum(pauses - np.round(blocked * (1 - factor)), 0).astype(np.int64)
+    return result
 
 
-def _unbound(ops: Operations, made: Waits, chosen: Flags) -> Waits:
+def _unbound(ops: Operations, waits: Waits, mask: Flags) -> Waits:
     """The same where the host does not wait for the device before these launches. What it then
     launched may need what it waited for: the first of each stream waits for that on the device."""
-    total, count = len(made.points.place), len(ops.rank)
-    by_place = made.points.by_place()
-    source = by_place[made.points.source]
-    target = by_place[np.repeat(np.arange(total), np.diff(made.points.first))]
+    total, count = len(waits.points.place), len(ops.rank)
+    by_place = waits.points.by_place()
+    source = by_place[waits.points.source]
+    target = by_place[np.repeat(np.arange(total), np.diff(waits.points.first))]
     cut = np.zeros(total, bool)
-    segments = count + made.meetings + made.segment
-    cut[segments[chosen]] = True
-    gone = cut[target] & (made.work >= 0)
+    segments = count + waits.meetings + waits.segment
+    cut[segments[mask]] = True
+    gone = cut[target] & (waits.work >= 0)
     awaited, its_source = np.full(total, -1), np.zeros(total, np.int64)
-    awaited[target[gone]], its_source[target[gone]] = made.work[gone], source[gone]
+    awaited[target[gone]], its_source[target[gone]] = waits.work[gone], source[gone]
     after = np.flatnonzero(awaited[segments] >= 0)
-    stream = ops.stream[made.launched[after]]
+    stream = ops.stream[waits.launched[after]]
     _, first = np.unique(np.stack([segments[after], stream]), axis=1, return_index=True)
     after = after[first]
-    waiting, needed = made.launched[after], awaited[segments[after]]
+    waiting, needed = waits.launched[after], awaited[segments[after]]
     keep = ops.stream[waiting] != ops.stream[needed]
     waiting, needed, after = waiting[keep], needed[keep], after[keep]
     ends = (
         (source[~gone], its_source[segments[after]]), (target[~gone], waiting),
-        (made.lag[~gone], np.zeros(len(after), np.int64)), (made.work[~gone], needed),
-        (made.origin[~gone], np.full(len(after), RULE, np.int8)),
+        (waits.lag[~gone], np.zeros(len(after), np.int64)), (waits.work[~gone], needed),
+        (waits.origin[~gone], np.full(len(after), RULE, np.int8)),
     )  # fmt: skip
     source, target, lag, work, origin = (np.concatenate(pair) for pair in ends)
-    found, _ = points(total, source.astype(np.int32), target.astype(np.int32))
+    order, _ = points(total, source.astype(np.int32), target.astype(np.int32))
     return replace(
-        made, points=replace(found, edge=found.edge[:0]), lag=lag[found.edge].astype(np.int32),
-        work=work[found.edge].astype(np.int32), origin=origin[found.edge],
+        waits, points=replace(order, edge=order.edge[:0]), lag=lag[order.edge].astype(np.int32),
+        work=work[order.edge].astype(np.int32), origin=origin[order.edge],
     )  # fmt: skip
 
 
@@ -143,10 +143,10 @@ def _near(
     con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, factor: float, change: Change
 ) -> Other:
     """Far launches at the pace of near ones, as the capture itself compares them."""
-    known = frame(con, "select rank, slow_ratio, slow_low_ratio, slow_high_ratio"
+    slow_ranks = frame(con, "select rank, slow_ratio, slow_low_ratio, slow_high_ratio"
                   " from host_placement where run = ? and capture = ?"
                   " and slow_low_ratio > 1", [job.run, job.capture])  # fmt: skip
-    if known.is_empty():
+    if slow_ranks.is_empty():
         raise CannotAnswer(
             Message(
                 "{change}: no launch is slower on cores far from its device, as far as was"
@@ -157,8 +157,8 @@ def _near(
     launched = job.waits.launched
     launch, rank = job.ops.launch[launched], job.ops.rank[launched]
     pauses, clocks = own.waits.pauses(), _clocks(con, job)
-    found, unsure = pauses.copy(), 0.0
-    for row in known.iter_rows(named=True):
+    result, unsure = pauses.copy(), 0.0
+    for row in slow_ranks.iter_rows(named=True):
         part = places.filter(rank=row["rank"])
         if row["rank"] not in clocks:
             continue
@@ -166,12 +166,12 @@ def _near(
         at = _on_replay_clock(clocks[row["rank"]], part["at_ns"].to_numpy())
         which = np.searchsorted(at, launch[its], "right") - 1
         far = its[(which >= 0) & part["is_far"].to_numpy()[np.maximum(which, 0)]]
-        kept = factor + (1 - factor) / row["slow_ratio"]
-        found[far] = np.round(pauses[far] * kept)
+        share = factor + (1 - factor) / row["slow_ratio"]
+        result[far] = np.round(pauses[far] * share)
         width = 1 / row["slow_low_ratio"] - 1 / row["slow_high_ratio"]
         unsure = max(unsure, float(pauses[far].sum()) * width / 2)
     unsure *= max(1 - factor, 0.0) / max(len(job.ops.steps), 1)
-    return replace(own, waits=own.waits.with_pauses(found)).unsure_by(unsure, unsure)
+    return replace(own, waits=own.waits.with_pauses(result)).unsure_by(unsure, unsure)
 
 
 def _clocks(
@@ -184,16 +184,16 @@ def _clocks(
         " and start_ns is not null and dur_ns >= 0 and run = ? and capture = ? group by rank",
         [job.run, job.capture],
     ).fetchall()
-    found = {}
+    clocks = {}
     for rank, low, high in recorded:
         mine = ops.start[ops.is_kernel & (ops.rank == ops.ranks.index(rank))]
-        found[rank] = np.array([low, high]), np.array([mine.min(), mine.max()])
-    return found
+        clocks[rank] = np.array([low, high]), np.array([mine.min(), mine.max()])
+    return clocks
 
 
 def _on_replay_clock(clock: tuple[Integers, Integers], times: Integers) -> Integers:
     """Times of a rank's own clock on that of the replay."""
     (low, high), (first, last) = clock
     pace = (last - first) / (high - low) if high > low else 1.0
-    found: Integers = first + np.round((times - low) * pace).astype(np.int64)
-    return found
+    result: Integers = first + np.round((times - low) * pace).astype(np.int64)
+    return result

@@ -72,8 +72,8 @@ def _alike(ops: Operations) -> Integers:
         pl.struct("is_comm", "kind", "type", pl.when(~pl.col("is_comm")).then("name"), text=text)
         .rank("dense").cast(pl.Int64) - 1
     )  # fmt: skip
-    found: Integers = keys.to_series().to_numpy()
-    return found
+    numbers: Integers = keys.to_series().to_numpy()
+    return numbers
 
 
 def contributions(
@@ -97,15 +97,15 @@ def contributions(
         length = job.span(replace(other.waits, transfer=mixed)).lengths()[usual].mean()
         return float(length) / whole if whole else None
 
-    found: list[dict[str, str | float | None]] = []
+    rows: list[dict[str, str | float | None]] = []
     of_each: tuple[tuple[str, NDArray[np.str_]], ...] = (
         ("optype", optype), ("stage", stage), ("worker", worker),
     )  # fmt: skip
     for kind, names in of_each:
-        known, at = np.unique(names, return_inverse=True)
+        unique_names, at = np.unique(names, return_inverse=True)
         weight = np.bincount(at, weights=off)
-        found += [
-            {"kind": kind, "name": str(known[one]), "slowdown": slowdown(at == one)}
-            for one in np.argsort(-weight, kind="stable")[:_MOST].tolist() if known[one]
+        rows += [
+            {"kind": kind, "name": str(unique_names[one]), "slowdown": slowdown(at == one)}
+            for one in np.argsort(-weight, kind="stable")[:_MOST].tolist() if unique_names[one]
         ]  # fmt: skip
-    return sorted(found, key=lambda row: (str(row["kind"]), -float(row["slowdown"] or 0)))
+    return sorted(rows, key=lambda row: (str(row["kind"]), -float(row["slowdown"] or 0)))

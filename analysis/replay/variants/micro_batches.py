@@ -54,7 +54,7 @@ def micro_batches(
             )
         )
     stages = rank_stages(con, job.run, job.capture)
-    usual, asked = np.array(job.usual), int(change.value)
+    usual, count = np.array(job.usual), int(change.value)
     steps = len(usual)
     passes = _passes(con, job)
     if passes is not None and passes.measured.places > passes.measured.devices:
@@ -68,18 +68,18 @@ def micro_batches(
         return _by_passes(job, own, change, passes)
     place = np.arange(recorded)[:, None]
     old = _longest(pipelines, np.tile(usual, (recorded, 1)), np.repeat(place, steps, axis=1))
-    if asked == recorded:
+    if count == recorded:
         return own
-    new = _longest(pipelines, *_drawn(usual, recorded, asked))
+    new = _longest(pipelines, *_drawn(usual, recorded, count))
     rest = job.kept.lengths()[usual] - old
     # Another run draws anew, as what was measured was drawn once.
-    noise = new.var() * (1 / steps + asked / ((recorded - 1) * steps))
+    noise = new.var() * (1 / steps + count / ((recorded - 1) * steps))
     if steps > 1:
         noise += 2 * rest.var(ddof=1) / steps
     longer, unsure = new.mean() - old.mean(), 2 * float(np.sqrt(noise))
     return replace(
         own.unsure_by(unsure, unsure), added_ns=own.added_ns + round(float(longer)),
-        micro_batches=(recorded, asked),
+        micro_batches=(recorded, count),
     )  # fmt: skip
 
 
@@ -108,15 +108,15 @@ def _by_passes(job: CaptureJob, own: Other, change: Change, passes: Ready) -> Ot
 
 
 def _longest(pipelines: list[Pipeline], step: Picked, micro_batch: Picked) -> Times:
-    found: Times = np.max([one.lengths(step, micro_batch) for one in pipelines], axis=0)
-    return found
+    longest: Times = np.max([one.lengths(step, micro_batch) for one in pipelines], axis=0)
+    return longest
 
 
-def _drawn(steps: Picked, recorded: int, asked: int) -> tuple[Picked, Picked]:
+def _drawn(steps: Picked, recorded: int, count: int) -> tuple[Picked, Picked]:
     """Recorded micro-batches of which many steps are made, each drawn with all its stages and
     passes. The last one of a step also reduces gradients: it is drawn from last ones."""
     chance = np.random.default_rng(0)
-    shape = (asked, max(min(_DRAWS, _MOST_DRAWN // asked), _LEAST_DRAWS))
+    shape = (count, max(min(_DRAWS, _MOST_DRAWN // count), _LEAST_DRAWS))
     place = chance.integers(0, recorded - 1, shape)
     place[-1] = recorded - 1
     return steps[chance.integers(0, len(steps), shape)], place
@@ -138,30 +138,32 @@ def measured_pipelines(
         refuse("without transfers between all stages of a pipeline, micro-batches are not told")
     passes = [at for at, name in enumerate(ops.types) if name.lower() in _PASSES]
     pp = [at for at, name in enumerate(ops.kinds) if name == "pp"]
-    chosen = np.flatnonzero(np.isin(ops.type, passes) & np.isin(ops.kind, pp) & (ops.step >= 0))
+    operations = np.flatnonzero(np.isin(ops.type, passes) & np.isin(ops.kind, pp) & (ops.step >= 0))
     types = {ops.types[at].lower() for at in np.unique(ops.type[np.isin(ops.kind, pp)]).tolist()}
-    if not len(chosen) and "batchsendrecv" in types:
+    if not len(operations) and "batchsendrecv" in types:
         refuse("batches of sends and receives (batchSendRecv) do not tell micro-batches apart")
-    if not len(chosen) or ops.exogenous[chosen].any():
+    if not len(operations) or ops.exogenous[operations].any():
         refuse(
             "sends and receives of all stages are needed, and which of them are one (chunks of a"
             " model on two stages do not tell): record all ranks of the job"
         )
-    stage, instance = stage_of[ops.rank[chosen]], ops.instance[chosen]
+    stage, instance = stage_of[ops.rank[operations]], ops.instance[operations]
     members = np.bincount(instance)[instance]
     other = np.bincount(instance, weights=stage)[instance] - stage
     if (members != 2).any() or (np.abs(other - stage) != 1).any():
         refuse("stages hold several chunks of the model, whose schedule is not known")
     starts, ends = job.times(own.waits)(slice(None))
-    is_send = np.isin(ops.type[chosen], [at for at in passes if ops.types[at].lower() == "send"])
-    key = ops.rank[chosen] * 4 + np.where(is_send == (other > stage), 0, 2) + is_send
-    order = np.lexsort((starts[chosen], ops.step[chosen], key))
+    is_send = np.isin(
+        ops.type[operations], [at for at in passes if ops.types[at].lower() == "send"]
+    )
+    key = ops.rank[operations] * 4 + np.where(is_send == (other > stage), 0, 2) + is_send
+    order = np.lexsort((starts[operations], ops.step[operations], key))
     lane, steps = key[order], len(ops.steps)
     sizes = np.diff(np.append(np.flatnonzero(np.diff(lane, prepend=-1)), len(lane)))
     recorded, rest = divmod(int(sizes[0]), steps)
     rows = np.zeros((0, steps, 1), np.int64)
     if (sizes == sizes[0]).all() and not rest:
-        rows = chosen[order].reshape(-1, steps, recorded)
+        rows = operations[order].reshape(-1, steps, recorded)
     if recorded < 2 or not len(rows) or (ops.step[rows] != np.arange(steps)[:, None]).any():
         refuse("each stage must send and receive as often in every step, at least twice")
     keys = lane.reshape(len(rows), -1)[:, 0]
@@ -181,12 +183,12 @@ def measured_pipelines(
                 its = rows[np.isin(keys, ranks * 4 + number)]
                 times = (computed, starts, ends, met)
                 lanes.append(_Lane(*(one[its].max(axis=0) for one in times)) if len(its) else None)
-            told = _blocks(lanes, count - at - 1) if len(ranks) else None
-            if told is None:
+            measures = _blocks(lanes, count - at - 1) if len(ranks) else None
+            if measures is None:
                 refuse("forwards and backwards do not follow each other as in the schedule 1F1B")
-            blocks[0].append(told[0])
-            blocks[1].append(told[1])
-            others[:, at] = told[2:]
+            blocks[0].append(measures[0])
+            blocks[1].append(measures[1])
+            others[:, at] = measures[2:]
         moved, ready = (others[0], others[1]), (others[2], others[3])
         pipelines.append(Pipeline(blocks, moved, ready))
     return recorded, pipelines

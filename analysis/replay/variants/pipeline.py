@@ -31,16 +31,16 @@ class Pipeline:
         A transfer begins when the sender has computed and the receiver is ready for it.
         """
         stages = len(self.blocks[0])
-        made = precedence(schedule("1f1b", stages, len(step)))
-        durations = np.zeros((len(made.entries), step.shape[1]))
-        gaps = np.zeros((len(made.entries), 1))
-        for at, (stage, ((kind, _, number),)) in enumerate(made.entries):
+        graph = precedence(schedule("1f1b", stages, len(step)))
+        durations = np.zeros((len(graph.entries), step.shape[1]))
+        gaps = np.zeros((len(graph.entries), 1))
+        for at, (stage, ((kind, _, number),)) in enumerate(graph.entries):
             way = int(kind != "F")
             is_whole = way and stage == stages - 1
             if not is_whole:
                 durations[at] = self.blocks[way][stage][step[number], micro_batch[number]]
                 if way or stage:
                     gaps[at] = self.ready[way][stage] + self.moved[way][stage]
-        lags = np.array([self.moved[int(to < source)][to] for source, to in made.links])
-        found: Times = (made.starts(durations, gaps, lags[:, None]) + durations).max(axis=0)
-        return found
+        lags = np.array([self.moved[int(to < source)][to] for source, to in graph.links])
+        lengths: Times = (graph.starts(durations, gaps, lags[:, None]) + durations).max(axis=0)
+        return lengths

@@ -38,14 +38,14 @@ def remove(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: 
             " what is left without it: record all ranks of a stage"
         )
     mine = np.append((ops.rank == one) & ops.is_kernel, False)
-    made = own.scaled(mine, 0.0)
-    waits = made.waits
+    job_here = own.scaled(mine, 0.0)
+    waits = job_here.waits
     host, gap = waits.host.copy(), waits.gap.copy()
     host[ops.rank[waits.launched] == one] = 0
     is_bound = np.diff(waits.points.first)[waits.points.place] > 0
     its = np.flatnonzero((ops.rank == one) & is_bound[: len(ops.rank)])
     gap[its] = np.minimum(gap[its], 0)
-    return replace(made, waits=replace(waits, host=host, gap=gap))
+    return replace(job_here, waits=replace(waits, host=host, gap=gap))
 
 
 def fuse(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
@@ -59,8 +59,8 @@ def fuse(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
         )
     by_type = [at for at, name in enumerate(ops.types) if fnmatchcase(name, change.name)]
     kernels = ops.is_kernel
-    wanted = kernels & np.isin(ops.type, by_type)
-    if not wanted.any():
+    is_hit = kernels & np.isin(ops.type, by_type)
+    if not is_hit.any():
         raise change.unknown(sorted({ops.types[at] for at in ops.type[kernels]}))
     count = len(ops.rank)
     point_at = waits.points.by_place()
@@ -69,7 +69,7 @@ def fuse(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     before = np.maximum(waits.work, 0)
     near = np.flatnonzero(~is_launch & (target < count) & (before < count))
     near = near[ops.stream[target[near]] == ops.stream[before[near]]]
-    near = near[kernels[before[near]] & wanted[target[near]]]
+    near = near[kernels[before[near]] & is_hit[target[near]]]
     others = np.bincount(target[~is_launch], minlength=len(point_at))[:count]
     near = near[others[target[near]] == 1]
     if not len(near):
@@ -97,15 +97,15 @@ def communication_of(
     if change.name != "all" and change.name not in there:
         raise change.unknown(there)
     kinds = [at for at, name in enumerate(ops.kinds) if change.name in ("all", name)]
-    chosen = ops.is_communication & np.isin(ops.kind, kinds)
-    known = chosen & ~ops.exogenous
-    if not known.any():
+    mask = ops.is_communication & np.isin(ops.kind, kinds)
+    is_changeable = mask & ~ops.exogenous
+    if not is_changeable.any():
         raise CannotAnswer(
             f"{change.word}: no operation of this kind was recorded with its times on all its"
             " members, so waiting and moving cannot be told apart: record all ranks of its"
             " groups, with their operations"
         )
-    return chosen, known
+    return mask, is_changeable
 
 
 def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
@@ -116,14 +116,14 @@ def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     exchanges long ones have no more beside them than short ones: each is hidden behind the one
     kernel that follows it, as far as that lasts. The range goes on to all computing of the step."""
     ops, waits = job.ops, own.waits
-    chosen, known = communication_of(ops, change)
+    mask, is_changeable = communication_of(ops, change)
     starts, ends = job.times(waits)(slice(None))
     met = ends - waits.transfer[:-1]
     kernels, comm = ops.is_kernel, ops.is_communication
     computing = covering(ops.rank[kernels], starts[kernels], ends[kernels])
     talking = covering(ops.rank[comm], starts[comm], ends[comm])
     exposed = np.maximum(ends - met, 0) - computing.within(ops.rank, met, ends)
-    exposed = np.where(chosen, exposed, 0)
+    exposed = np.where(mask, exposed, 0)
     at, until = new_parts(ops.rank[kernels], starts[kernels], ends[kernels])
     alone = np.zeros(len(ops.rank), np.int64)
     alone[kernels] = until - at - talking.within(ops.rank[kernels], at, until)
@@ -131,15 +131,15 @@ def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     alone = np.round(alone / (1 - (job.contention.lost_ratio or 0.0))).astype(np.int64)
     step = ops.rank.astype(np.int64) * (len(ops.steps) + 1) + ops.step + 1
     # Transfers by their ends, kernels by their starts.
-    moment = np.where(chosen, ends, starts)
-    both = np.flatnonzero(chosen | kernels)
-    both = both[np.lexsort((~chosen[both], moment[both], step[both]))]
-    is_first = kernels[both] & np.append(False, chosen[both][:-1])
+    moment = np.where(mask, ends, starts)
+    both = np.flatnonzero(mask | kernels)
+    both = both[np.lexsort((~mask[both], moment[both], step[both]))]
+    is_first = kernels[both] & np.append(False, mask[both][:-1])
     is_first[1:] &= np.diff(step[both]) == 0
     place = np.full(len(ops.rank), -1)
-    place[both] = np.where(chosen[both] | is_first, np.cumsum(chosen[both]), -1)
+    place[both] = np.where(mask[both] | is_first, np.cumsum(mask[both]), -1)
     follows, anything = (
-        _without_hidden(own, _Room(exposed, alone, known, where)) for where in (place, step)
+        _without_hidden(own, _Room(exposed, alone, is_changeable, where)) for where in (place, step)
     )
     usual, most = (
         float(job.span(one.waits).lengths()[job.usual].mean()) for one in (follows, anything)

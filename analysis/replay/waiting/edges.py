@@ -48,24 +48,24 @@ class Edges:
         return target, source, work, lag, origin
 
 
-def mean_by(key: Indices, values: Integers, chosen: Flags, count: int) -> Integers:
+def mean_by(key: Indices, values: Integers, mask: Flags, count: int) -> Integers:
     """Mean of the chosen values of each key; of all where a key has none; else 0."""
-    counts = np.bincount(key[chosen], minlength=count)
-    sums = np.bincount(key[chosen], weights=values[chosen], minlength=count)
+    counts = np.bincount(key[mask], minlength=count)
+    sums = np.bincount(key[mask], weights=values[mask], minlength=count)
     every = sums.sum() / max(counts.sum(), 1)
     means = np.where(counts > 0, sums / np.maximum(counts, 1), every)
     return np.round(means).astype(np.int64)
 
 
 def touching(
-    ops: Operations, end: Integers, best: Integers, told: Integers
+    ops: Operations, end: Integers, best: Integers, causes: Integers
 ) -> tuple[Integers, Integers]:
     """Starts that nothing else explains, each with the operation of another stream of its rank
-    that ended right before, else as long before as is usual here. `told`: waits of which the
+    that ended right before, else as long before as is usual here. `causes`: waits of which the
     record is known."""
     plain = (ops.role == 0) | (ops.role == OTHER)
     is_open = plain | (ops.role == WAIT)
-    is_open[told] = False
+    is_open[causes] = False
     late = np.flatnonzero((ops.start - best > 300) & (best != UNKNOWN) & is_open)
     span = int(end.max(initial=0) - ops.start.min(initial=0)) + 4 * NEAR_NS + 1
     base = ops.start.min(initial=0)
@@ -73,11 +73,11 @@ def touching(
     keys = ops.rank[order].astype(np.int64) * span + (end[order] - base)
     last = np.searchsorted(keys, ops.rank[late].astype(np.int64) * span + ops.start[late] - base,
                            side="right") - 1  # fmt: skip
-    found = np.full(len(late), -1)
+    sources = np.full(len(late), -1)
 
     def find(low: int, high: int) -> Integers:
         """Of those without one, what ended last so long before; -1: none."""
-        one = found.copy()
+        one = sources.copy()
         for back in range(_LOOKED_AT):  # it may itself have ended, or others of its stream
             at = last - back
             candidate = order[np.maximum(at, 0)]
@@ -92,10 +92,10 @@ def touching(
 
     far = find(0, _LONGEST_LAG_NS)
     usual = _usual_distance((ops.start[late] - end[far])[far >= 0])
-    found = find(0, NEAR_NS)
-    found = find(usual, 2 * usual)
-    keep = found >= 0
-    return late[keep], found[keep]
+    sources = find(0, NEAR_NS)
+    sources = find(usual, 2 * usual)
+    keep = sources >= 0
+    return late[keep], sources[keep]
 
 
 def _usual_distance(gaps: Integers) -> int:

@@ -27,28 +27,28 @@ def event_waits(ops: Operations, end: Integers) -> tuple[Integers, Integers]:
     keys = ops.rank[records].astype(np.int64) * span + end[records] - base
     until = ops.rank[waits].astype(np.int64) * span + ops.start[waits] + _EARLY_NS - base
     at = np.searchsorted(keys, until, side="right") - 1
-    found = np.full(len(waits), -1)
+    sources = np.full(len(waits), -1)
     for _ in range(_LOOKED_AT):
         one = records[np.maximum(at, 0)]
-        known = (ops.launch[one] != UNKNOWN) & (ops.launch[waits] != UNKNOWN)
+        has_launches = (ops.launch[one] != UNKNOWN) & (ops.launch[waits] != UNKNOWN)
         fits = (
-            (found < 0) & (at >= 0) & (ops.rank[one] == ops.rank[waits])
+            (sources < 0) & (at >= 0) & (ops.rank[one] == ops.rank[waits])
             & (ops.stream[one] != ops.stream[waits])
-            & (~known | (ops.launch[one] <= ops.launch[waits]))
+            & (~has_launches | (ops.launch[one] <= ops.launch[waits]))
         )  # fmt: skip
-        found[fits] = one[fits]
+        sources[fits] = one[fits]
         at = at - 1
-    keep = found >= 0
-    return waits[keep], found[keep]
+    keep = sources >= 0
+    return waits[keep], sources[keep]
 
 
 def right_behind(ops: Operations, waits: Integers) -> Flags:
     """Operations that follow one of these waits on their stream."""
-    found = np.zeros(len(ops.rank), bool)
+    result = np.zeros(len(ops.rank), bool)
     if not len(waits):
-        return found
+        return result
     order = np.argsort(ops.stream, kind="stable")  # by start they are
     before, after = order[:-1], order[1:]
     same = (ops.stream[before] == ops.stream[after]) & ops.is_stream_recorded[after]
-    found[after[same]] = np.isin(before[same], waits)
-    return found
+    result[after[same]] = np.isin(before[same], waits)
+    return result

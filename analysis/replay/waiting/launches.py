@@ -22,7 +22,7 @@ def follow_launches(
     end: Integers,
     order: Integers | None,
     best: Integers,
-    told: Integers,
+    causes: Integers,
     edges: Edges,
     first_point: int,
 ) -> tuple[Integers, Indices, list[int], list[tuple[int, int, int]]]:
@@ -52,7 +52,7 @@ def follow_launches(
     host = launch - segments[segment]
     latency = ops.start[order] - launch
     is_touched = np.zeros(len(ops.rank), bool)
-    is_touched[touching(ops, end, best, told)[0]] = True
+    is_touched[touching(ops, end, best, causes)[0]] = True
     is_free = (ops.start - best > NEAR_NS)[order] & ~is_touched[order]
     number = np.arange(len(order))
     lags = np.zeros(len(order), np.int64)

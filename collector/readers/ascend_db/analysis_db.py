@@ -75,7 +75,7 @@ def read(
     con: duckdb.DuckDBPyConnection,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    tables: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
     """Fill `comm_times`, `comm_links`, `comm_matrix` and `profiler_steps`."""
@@ -83,7 +83,7 @@ def read(
     def read_one(path: str) -> None:
         if not Path(path).stat().st_size:
             log.lose(path, "empty file")
-        elif wanted & {"comm_times", "comm_links", "comm_matrix", "profiler_steps"}:
+        elif tables & {"comm_times", "comm_links", "comm_matrix", "profiler_steps"}:
             with open_sqlite(path, _KNOWN) as db:
                 _note_variants(db, log)
                 there = {name.lower() for name in (*db.tables, *db.views)}
@@ -92,7 +92,7 @@ def read(
                     log.lose(
                         path, "none of the tables of an analysis database, but {named}", named=named
                     )
-                _read_tables(con, db, wanted, log)
+                _read_tables(con, db, tables, log)
 
     read_each(source.files.get("analysis_db", ()), read_one, log, advance)
 
@@ -110,7 +110,7 @@ def _note_variants(db: SqliteFile, log: ReadLog) -> None:
 
 
 def _read_tables(
-    con: duckdb.DuckDBPyConnection, db: SqliteFile, wanted: frozenset[str], log: ReadLog
+    con: duckdb.DuckDBPyConnection, db: SqliteFile, tables: frozenset[str], log: ReadLog
 ) -> None:
     parts: tuple[
         tuple[str, str, tuple[Column, ...],
@@ -121,12 +121,12 @@ def _read_tables(
         ("comm_matrix", "CommAnalyzerMatrix", MATRIX, insert_matrix),
         ("profiler_steps", "StepTraceTime", STEPS, _insert_steps),
     )  # fmt: skip
-    tell_views(db, [table for target, table, *_ in parts if target in wanted], log)
+    tell_views(db, [table for target, table, *_ in parts if target in tables], log)
     for target, table, columns, insert in parts:
-        if target in wanted and table in db.tables:
+        if target in tables and table in db.tables:
             db.check(table)
-            found = sources_of(columns, db.tables[table])
-            insert(con, db.select(found, f'from "{table}"'))
+            sources = sources_of(columns, db.tables[table])
+            insert(con, db.select(sources, f'from "{table}"'))
     for what in db.damage:
         log.lose(db.path, what)
 

@@ -87,7 +87,7 @@ def read(
     con: duckdb.DuckDBPyConnection,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    tables: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
     """Fill the canonical tables from the rank's main database; nothing to do where it has none.
@@ -123,12 +123,12 @@ def read(
         _note_variants(file, log)
         try:
             if source.selection.light:
-                _fill_lightly(con, file, source, log, wanted, spend)
+                _fill_lightly(con, file, source, log, tables, spend)
             elif source.files["main_db"][0].size_bytes < WORDS_FROM_BYTES:
-                _fill(con, file, source, log, wanted, spend)
+                _fill(con, file, source, log, tables, spend)
             else:
                 with words_for_text(con):
-                    _fill(con, file, source, log, wanted, spend, in_words=True)
+                    _fill(con, file, source, log, tables, spend, in_words=True)
         finally:
             there = "select table_name from duckdb_tables() where temporary"
             ours = {*map(temp_name, TABLES), *_DERIVED}
@@ -140,11 +140,11 @@ def read(
 
 def _check_known(file: SqliteFile) -> None:
     if not file.tables.keys() & _KNOWN - _ENUM_TABLES:
-        found = ", ".join(sorted(file.tables)[:8]) or "no table at all"
+        names = ", ".join(sorted(file.tables)[:8]) or "no table at all"
         raise TraceFormatError(
             file.path,
             "tables",
-            (f"none of the profiler's tables, but {found}: was analyse() run to its end?"),
+            (f"none of the profiler's tables, but {names}: was analyse() run to its end?"),
         )
 
 
@@ -169,7 +169,7 @@ def _fill(
     file: SqliteFile,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    tables: frozenset[str],
     spend: Callable[[int], None],
     *,
     in_words: bool = False,
@@ -177,7 +177,7 @@ def _fill(
     load_table(con, file, "STRING_IDS", spend)
     _check_strings(con, file, log)
     load_enums(con, file, log)
-    plan = [table for table in _NEEDS if table in wanted]
+    plan = [table for table in _NEEDS if table in tables]
     grouped = next((table for table in plan if table in ("comm_tasks", "comm_ops")), None)
     loaded: set[str] = set()
     for position, table in enumerate(plan):
@@ -202,9 +202,9 @@ def _fill(
         later = {needed for name in plan[position + 1 :] for needed in _NEEDS[name]}
         _drop(con, [temp_name(name) for name in loaded - later])
         loaded &= later
-    if "counters" in wanted:
+    if "counters" in tables:
         fill_counters(con, file, spend)
-    _fill_metadata(con, file, source, log, wanted, spend)
+    _fill_metadata(con, file, source, log, tables, spend)
 
 
 def _add_named_steps(
@@ -229,9 +229,9 @@ def _load_named_steps(
     log: ReadLog,
     spend: Callable[[int], None],
 ) -> None:
-    asked = {"PYTORCH_API": {"name", "startns", "endns"}, "STRING_IDS": {"id", "value"}}
-    have = {table: {name.lower() for name in file.tables.get(table, ())} for table in asked}
-    if any(not columns <= have[table] for table, columns in asked.items()):
+    questions = {"PYTORCH_API": {"name", "startns", "endns"}, "STRING_IDS": {"id", "value"}}
+    have = {table: {name.lower() for name in file.tables.get(table, ())} for table in questions}
+    if any(not columns <= have[table] for table, columns in questions.items()):
         return
     columns: dict[str, tuple[SqlType, str]] = {
         "name": ("text", "(select value from STRING_IDS where id = p.name)"),
@@ -336,7 +336,7 @@ def _fill_lightly(
     file: SqliteFile,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    tables: frozenset[str],
     spend: Callable[[int], None],
 ) -> None:
     """Fill `ranks`, `groups` and `steps`; of steps the device's range stays unknown."""
@@ -345,15 +345,15 @@ def _fill_lightly(
     _add_named_steps(con, file, log, spend)
     for table in _LARGE:
         load_table(con, replace(file, tables={}), table, spend)
-    if "ranks" in wanted:
+    if "ranks" in tables:
         run(con, sql("ranks"), {"rank": source.rank, "framework": source.framework})
-    if "steps" in wanted:
+    if "steps" in tables:
         con.execute("""
             insert into steps by name
             select distinct id as step, startNs as window_start_ns, endNs as window_end_ns
             from _step_time where startNs is not null order by startNs
         """)
-    _fill_metadata(con, file, source, log, wanted, spend)
+    _fill_metadata(con, file, source, log, tables, spend)
     for table in (*_SMALL, *_LARGE):
         run(con, f"drop table if exists {temp_name(table)}")
 
@@ -363,7 +363,7 @@ def _fill_metadata(
     file: SqliteFile,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    tables: frozenset[str],
     spend: Callable[[int], None],
 ) -> None:
     """Fill `groups`, and the parallel sizes and coordinates of the row in `ranks`.
@@ -379,12 +379,12 @@ def _fill_metadata(
         log.rules["ascend_db.schema_version"] = str(version)
     metadata = parse_metadata(mapping)
     log.rules |= metadata.rules()
-    if "ranks" in wanted:
-        known = {k: v for k, v in rank_columns(metadata, source.rank).items() if v is not None}
-        if known:
+    if "ranks" in tables:
+        columns = {k: v for k, v in rank_columns(metadata, source.rank).items() if v is not None}
+        if columns:
             con.execute(
-                f"update ranks set {', '.join(f'{column} = ?' for column in known)}",
-                list(known.values()),
+                f"update ranks set {', '.join(f'{column} = ?' for column in columns)}",
+                list(columns.values()),
             )
-    if "groups" in wanted and metadata.groups:
+    if "groups" in tables and metadata.groups:
         insert_rows(con, "groups", group_rows(metadata, source.rank))

@@ -107,9 +107,11 @@ def _fill_one(
     spend: Callable[[int], None],
 ) -> None:
     table, counter, present = known
-    taken = {key.lower() for key in (*_KEYS, *counter.ids, counter.word or "")}
+    column_names = {key.lower() for key in (*_KEYS, *counter.ids, counter.word or "")}
     columns = [column for column in counter.series if column.lower() in present] or (
-        [] if counter.series else [name for lower, name in present.items() if lower not in taken]
+        []
+        if counter.series
+        else [name for lower, name in present.items() if lower not in column_names]
     )
     sources: dict[str, tuple[SqlType, str]] = {
         key: ("integer", _quote(present.get(key.lower()))) for key in (*_KEYS, *counter.ids)

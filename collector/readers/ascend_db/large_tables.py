@@ -96,8 +96,8 @@ def fill_launches(con: duckdb.DuckDBPyConnection, *, in_words: bool) -> None:
 
 def fill_host_ops(con: duckdb.DuckDBPyConnection, log: ReadLog, *, in_words: bool) -> None:
     """Fill `host_ops`. Needs PYTORCH_API, CANN_API and GC_RECORD and what they refer to."""
-    known = "select id from _enum where kind = 'api' and name is not null"
-    unknown = f"select count(*) from _pytorch_api where coalesce(type not in ({known}), true)"
+    query = "select id from _enum where kind = 'api' and name is not null"
+    unknown = f"select count(*) from _pytorch_api where coalesce(type not in ({query}), true)"
     if lost := scalar(con, unknown):
         log.rows_lost += lost
         log.warn("PYTORCH_API: {lost} rows of an unknown type are left out", lost=lost)
@@ -120,8 +120,8 @@ def sql(name: str) -> str:
 
 def note_taskless(con: duckdb.DuckDBPyConnection, table: str, ids_sql: str, log: ReadLog) -> None:
     """Tell of rows whose task is not in TASK: without it they have no time."""
-    told = scalar(con, f"select count(*) from ({ids_sql})")
-    lost = told - scalar(con, f"select count(*) from {table}")
+    count = scalar(con, f"select count(*) from ({ids_sql})")
+    lost = count - scalar(con, f"select count(*) from {table}")
     if lost > 0:
         log.rows_lost += lost
         log.warn("{table}: {lost} rows without a task in TASK are left out", table=table, lost=lost)
@@ -235,14 +235,14 @@ def _map_sql(metrics: dict[str, str], key_type: str) -> str:
     if not metrics:
         return "cast(null as map(varchar, double))"
     entries = ", ".join(f"{{'k': {sql_literal(name)}, 'v': {v}}}" for name, v in metrics.items())
-    known = f"map_from_entries(list_filter([{entries}], lambda x: x.v is not null))"
+    mapping = f"map_from_entries(list_filter([{entries}], lambda x: x.v is not null))"
     cases = "when p.globalTaskId is null then null"
     if len({name.lower() for name in metrics}) == len(metrics):
         # Where nothing is unknown a struct turns into the map seven times as fast.
         struct = ", ".join(f"{sql_literal(name)}: {v}" for name, v in metrics.items())
         complete = " and ".join(f"{v} is not null" for v in metrics.values())
         cases += f" when {complete} then cast({{{struct}}} as map({key_type}, double))"
-    return f"case {cases} else cast({known} as map({key_type}, double)) end"
+    return f"case {cases} else cast({mapping} as map({key_type}, double)) end"
 
 
 def _first(values: list[str]) -> str:

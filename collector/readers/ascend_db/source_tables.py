@@ -38,12 +38,12 @@ class WantedColumn:
 
 def _columns(text: str) -> tuple[WantedColumn, ...]:
     """`a, b:text, c:id=c|old_c` as columns; integer where no kind is given."""
-    found = []
+    columns_here = []
     for item in text.replace("\n", " ").split(","):
         head, _, spellings = item.strip().partition("=")
         name, _, kind = head.partition(":")
-        found.append(WantedColumn(name, _KINDS[kind], tuple(spellings.split("|"))))
-    return tuple(found)
+        columns_here.append(WantedColumn(name, _KINDS[kind], tuple(spellings.split("|"))))
+    return tuple(columns_here)
 
 
 TABLES: dict[str, tuple[WantedColumn, ...]] = {
@@ -145,10 +145,10 @@ def temp_name(table: str) -> str:
     return "_string" if table == "STRING_IDS" else f"_{table.lower()}"
 
 
-def spelling(file: SqliteFile, table: str, wanted: WantedColumn) -> str | None:
+def spelling(file: SqliteFile, table: str, column: WantedColumn) -> str | None:
     """How this file spells a column, or None where it has none."""
     present = {name.lower(): name for name in file.tables.get(table, {})}
-    for name in (wanted.name, *wanted.names):
+    for name in (column.name, *column.names):
         if name and name.lower() in present:
             return present[name.lower()]
     return None
@@ -195,10 +195,10 @@ _SQL_TYPES: dict[Kind, SqlType] = {"real": "real", "text": "text", "step": "text
 
 
 def _sources(
-    file: SqliteFile, table: str, wanted: tuple[WantedColumn, ...]
+    file: SqliteFile, table: str, columns: tuple[WantedColumn, ...]
 ) -> dict[str, tuple[SqlType, str]]:
     sources: dict[str, tuple[SqlType, str]] = {}
-    for column in wanted:
+    for column in columns:
         name = spelling(file, table, column)
         kind = _SQL_TYPES.get(column.kind, "integer")
         sources[column.name] = (kind, f'"{name}"' if name else "null")
@@ -249,11 +249,11 @@ def load_enums(con: duckdb.DuckDBPyConnection, file: SqliteFile, log: ReadLog) -
     own_names = _own_names(file)
     rows: list[tuple[str, int, str | None]] = []
     missing = []
-    for kind, (_, known) in ENUMS.items():
+    for kind, (_, defaults) in ENUMS.items():
         own = own_names.get(kind)
         if not own:
             missing.append(kind)
-        for key, name in (own or known).items():
+        for key, name in (own or defaults).items():
             rows.append((kind, key, None if name in _NO_NAMES else name))
             if kind == "api" and name in ("hccl", "communication"):
                 log.rules["ascend_db.communication_api_level"] = name if own else "documented"
@@ -278,7 +278,7 @@ def _own_names(file: SqliteFile) -> dict[str, dict[int, str | None]]:
         if {"id", "name"} <= {name.lower() for name in file.tables.get(table, ())}:
             file.check(table)
             parts.append(f"select '{kind}' as kind, id, name from \"{table}\"")
-    found: dict[str, dict[int, str | None]] = {}
+    names: dict[str, dict[int, str | None]] = {}
     if parts:
         columns: dict[str, tuple[SqlType, str]] = {
             "kind": ("text", "kind"), "id": ("integer", "id"), "name": ("text", "name")
@@ -286,5 +286,5 @@ def _own_names(file: SqliteFile) -> dict[str, dict[int, str | None]]:
         rows = file.select(columns, f"from ({' union all '.join(parts)})").read_all()
         for row in rows.to_pylist():
             if row["id"] is not None:
-                found.setdefault(row["kind"], {})[row["id"]] = row["name"]
-    return found
+                names.setdefault(row["kind"], {})[row["id"]] = row["name"]
+    return names

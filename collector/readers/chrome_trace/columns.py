@@ -100,11 +100,13 @@ def tables(form: Form, values: Values, log: ReadLog) -> Iterator[tuple[str, pa.T
         for column in lists:
             column.clear()
         if kind == "counter":
-            kept = table.filter(pc.and_(pc.is_valid(table[2]), pc.is_valid(table[4])))
+            rows_with_values = table.filter(pc.and_(pc.is_valid(table[2]), pc.is_valid(table[4])))
             count_lost(
-                log, table.num_rows - kept.num_rows, Message("counters without time or value")
+                log,
+                table.num_rows - rows_with_values.num_rows,
+                Message("counters without time or value"),
             )
-            yield kind, kept
+            yield kind, rows_with_values
         else:
             yield from form.rows(kind, table, log)
 
@@ -214,20 +216,22 @@ def drop_unplaced(table: pa.Table, needed: Iterable[str], what: str, log: ReadLo
             is_placed = pc.and_(is_placed, pc.is_valid(table[name]))
     if pc.all(is_placed).as_py():
         return table
-    kept = table.filter(is_placed)
+    rows_with_places = table.filter(is_placed)
     count_lost(
-        log, table.num_rows - kept.num_rows, Message("slices without {what}", what=Message(what))
+        log,
+        table.num_rows - rows_with_places.num_rows,
+        Message("slices without {what}", what=Message(what)),
     )
-    return kept
+    return rows_with_places
 
 
 def fit_schema(table: pa.Table, schema: pa.Schema, column: str, value: str) -> pa.Table:
     """The table with every column of `schema`, and one that says what its rows are."""
-    known = set(table.column_names)
+    columns = set(table.column_names)
     return pa.table(
         [
             pa.repeat(value, table.num_rows) if name == column
-            else table[name] if name in known
+            else table[name] if name in columns
             else pa.nulls(table.num_rows, schema.field(name).type)
             for name in schema.names
         ],

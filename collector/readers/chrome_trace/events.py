@@ -119,14 +119,14 @@ def _stops_at_no_number(text: bytes, error: Exception) -> bool:
     for such in all of a text that is torn elsewhere costs more than reading it."""
     if "truncated" in str(error):  # all before the end was well
         return False
-    told = _PLACE.search(str(error))
-    return told is None or _WORD.search(text, int(told[1]) - 2, int(told[1]) + 4) is not None
+    place = _PLACE.search(str(error))
+    return place is None or _WORD.search(text, int(place[1]) - 2, int(place[1]) + 4) is not None
 
 
 def _why_not(text: bytes, error: Exception) -> ValueError:
     # The last bracket may have been added where an event goes on: what stands before it is wrong.
-    told = _PLACE.search(str(error))
-    is_torn = told is not None and int(told[1]) < len(text) - 1
+    place = _PLACE.search(str(error))
+    is_torn = place is not None and int(place[1]) < len(text) - 1
     return Broken("a torn array") if is_torn else ValueError("no whole array")
 
 
@@ -168,8 +168,8 @@ def _text(raw: Raw | bytes) -> str | None:
 def number(value: int | str | None) -> int | None:
     """A process, thread or stream; old files write `stream 7`."""
     if isinstance(value, str):
-        found = re.fullmatch(r"(?:[A-Za-z]+ )?(\d{1,18})", value, re.A)
-        return int(found[1]) if found else None
+        match = re.fullmatch(r"(?:[A-Za-z]+ )?(\d{1,18})", value, re.A)
+        return int(match[1]) if match else None
     return value
 
 
@@ -198,17 +198,17 @@ def _args(text: bytes, decoder: msgspec.json.Decoder[Args], kind: type[Args], lo
 
 def _fitting(text: bytes, decoder: msgspec.json.Decoder[Args], kind: type[Args]) -> Args:
     """Those of the args that are of their key's type."""
-    found = kind()
+    result = kind()
     try:
         values = _OBJECT.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        return found
-    for known in msgspec.structs.fields(kind):
-        if (value := values.get(known.encode_name)) is not None:
+        return result
+    for field in msgspec.structs.fields(kind):
+        if (value := values.get(field.encode_name)) is not None:
             with suppress(msgspec.DecodeError):
-                alone = decoder.decode(b'{"%s":%s}' % (known.encode_name.encode(), value))
-                setattr(found, known.name, getattr(alone, known.name))
-    return found
+                alone = decoder.decode(b'{"%s":%s}' % (field.encode_name.encode(), value))
+                setattr(result, field.name, getattr(alone, field.name))
+    return result
 
 
 def replace_bad_bytes(text: bytes, log: ReadLog | None) -> bytes:
@@ -225,15 +225,15 @@ def decode_series(events: Sequence[Event], log: ReadLog) -> list[dict[str, float
     except _BROKEN:
         pass
     one = msgspec.json.Decoder(dict[str, float | None], strict=False)
-    found: list[dict[str, float | None]] = []
+    series: list[dict[str, float | None]] = []
     for event in events:
         try:
-            found.append(one.decode(replace_bad_bytes(bytes(event.args), None)))
+            series.append(one.decode(replace_bad_bytes(bytes(event.args), None)))
         except (msgspec.DecodeError, RecursionError):
             log.rows_lost += 1
             log.warn("trace: counters with non-numeric values left out")
-            found.append({})
-    return found
+            series.append({})
+    return series
 
 
 _MICROSECONDS = pa.decimal128(38, 18)

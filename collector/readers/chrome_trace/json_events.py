@@ -166,7 +166,7 @@ def _salvage(
     to `_TRIES` neighbours are tried together. The end is handed back only while it is no longer
     than `keep_bytes`: so every call makes progress.
     """
-    found: list[Event] = []
+    salvaged_events: list[Event] = []
     spans = _spans(data, 0)
     ahead: deque[tuple[int, int]] = deque()
     together = 1  # spans decoded at once, ever more as long as they are whole events
@@ -179,7 +179,7 @@ def _salvage(
             count = min(together, len(ahead))  # no more: a torn place ahead would fail each try
             events = _whole(reading.decode, data[start : ahead[count - 1][1]])
             if events is not None:
-                found += events
+                salvaged_events += events
                 for _ in range(count):
                     ahead.popleft()
             together = min(2 * together, _TOGETHER) if events is not None else 1
@@ -188,24 +188,24 @@ def _salvage(
         for count in range(1, 1 + (min(len(ahead), _TRIES) if patient else 1)):
             events = _whole(reading.decode, data[start : ahead[count - 1][1]])
             if events is not None:
-                found += events
+                salvaged_events += events
                 reading.failures, together = 0, 2
                 for _ in range(count):
                     ahead.popleft()
                 break
         else:
             tried = data[start : ahead[min(len(ahead), _TRIES) - 1][1]]
-            array_end = _array_end(reading, tried, found) if patient else None
+            array_end = _array_end(reading, tried, salvaged_events) if patient else None
             if array_end is not None:
                 ahead.clear()
                 spans = _spans(data, start + array_end)
             elif len(ahead) < _TRIES and len(data) - start <= keep_bytes:
-                return found, data[start:]
+                return salvaged_events, data[start:]
             else:
                 reading.failures += 1
                 ahead.popleft()
-                _drop(reading, data[start:end], found)
-    return found, b""
+                _drop(reading, data[start:end], salvaged_events)
+    return salvaged_events, b""
 
 
 def _spans(data: bytes, start: int) -> Iterator[tuple[int, int]]:
@@ -216,7 +216,7 @@ def _spans(data: bytes, start: int) -> Iterator[tuple[int, int]]:
     yield start, len(data)
 
 
-def _array_end(reading: _Reading[Event], text: bytes, found: list[Event]) -> int | None:
+def _array_end(reading: _Reading[Event], text: bytes, batch: list[Event]) -> int | None:
     """Where to go on behind the array's closing bracket, if whole events lead to it."""
     ends = (match.start() + 1 for match in islice(_ARRAY_END.finditer(text), _END_TRIES))
     for end in (0, *ends):
@@ -224,14 +224,14 @@ def _array_end(reading: _Reading[Event], text: bytes, found: list[Event]) -> int
         if text[bracket : bracket + 1] == b"]":
             events = _whole(reading.decode, text[:end])
             if events is not None:
-                found += events
+                batch += events
                 reading.has_ended = True
                 another = _ANOTHER.match(text, bracket + 1)
                 return another.end() if another else bracket + 1
     return None
 
 
-def _drop(reading: _Reading[Event], text: bytes, found: list[Event]) -> None:
+def _drop(reading: _Reading[Event], text: bytes, batch: list[Event]) -> None:
     """Count a broken span as lost, but for events that stand before, between or behind garbage."""
     done = 0
     for match in islice(_EVENT_START.finditer(text), _TRIES):
@@ -242,7 +242,7 @@ def _drop(reading: _Reading[Event], text: bytes, found: list[Event]) -> None:
             candidate = text[start : close.end()]
             events = _whole(reading.decode, candidate) if b'"ph"' in candidate else None
             if events is not None:
-                found += events
+                batch += events
                 _lose(reading, text[done:start])
                 done = close.end()
                 break
@@ -279,9 +279,9 @@ def _last_boundary(data: bytes) -> tuple[int, int] | None:
     """End of the event before the last boundary, and start of the one behind it."""
     window = 1 << 12
     while True:
-        found = deque(BOUNDARY.finditer(data, max(0, len(data) - window)), maxlen=1)
-        if found:
-            return found[0].start() + 1, found[0].end()
+        boundaries = deque(BOUNDARY.finditer(data, max(0, len(data) - window)), maxlen=1)
+        if boundaries:
+            return boundaries[0].start() + 1, boundaries[0].end()
         if window >= len(data):
             return None
         window *= 8
@@ -321,7 +321,7 @@ def _chunks(
     """The file's bytes, unpacked where it is packed; `advance` gets bytes of the file."""
     with open_regular(path) as raw:
         stream = decompress(raw)
-        told, ends = 0, False
+        count, ends = 0, False
         while not ends:
             pieces: list[bytes] = []
             missing = chunk_bytes
@@ -334,8 +334,8 @@ def _chunks(
                 log.lose(path, "packed data ends early: {error}", error=str(error))
                 ends = True
             position = raw.tell()
-            advance(position - told)
-            told = position
+            advance(position - count)
+            count = position
             if pieces:
                 yield b"".join(pieces)
             else:

@@ -150,12 +150,12 @@ def string_end(buf: Array, i: int) -> int:
     while True:
         w = word(buf, i)
         quote, slash = w ^ _QUOTES, w ^ _SLASHES
-        found = ((quote - _LOW) & ~quote) | ((slash - _LOW) & ~slash) | ((w - _BLANKS) & ~w)
-        found &= _HIGH
-        if found == 0:
+        marks = ((quote - _LOW) & ~quote) | ((slash - _LOW) & ~slash) | ((w - _BLANKS) & ~w)
+        marks &= _HIGH
+        if marks == 0:
             i += 8
             continue
-        i += low_zeros(found) >> 3  # above the lowest bit others may be set that mean nothing
+        i += low_zeros(marks) >> 3  # above the lowest bit others may be set that mean nothing
         c = byte(buf, i)
         if c == 34:
             return i

@@ -54,8 +54,8 @@ def write_compiled(path: Path) -> None:
 
     text, name = compile_scan()
     code = _machine().emit_object(llvm.parse_assembly(text))
-    wanted = WantedKinds({"counter": KeptEvents(COUNTER)}, {None: {"C": "counter"}})
-    tried = Scan(wanted, _load(name, code))
+    kinds = WantedKinds({"counter": KeptEvents(COUNTER)}, {None: {"C": "counter"}})
+    tried = Scan(kinds, _load(name, code))
     if not tried.add(b'[{"ph": "C", "name": "a", "pid": 1, "ts": 1.5, "args": {"b": 2}}]'):
         raise RuntimeError("the compiled pass does not read the plainest event")
     part = path.with_name(f"{path.name}.{os.getpid()}")
@@ -79,8 +79,8 @@ def _digest() -> str:
     state = hashlib.sha256()
     for name in ("json_tokens.py", "scan_codes.py", "scanner.py"):
         state.update(Path(__file__).with_name(name).read_bytes())
-    known = (version("numba"), version("llvmlite"), version("numpy"), *_processor())
-    state.update("\n".join(known).encode())
+    parts_of = (version("numba"), version("llvmlite"), version("numpy"), *_processor())
+    state.update("\n".join(parts_of).encode())
     return state.hexdigest()[:16]
 
 

@@ -68,42 +68,44 @@ class ScanPlan:
         return self.kinds.index("counter")
 
 
-def plan_arrays(wanted: WantedKinds, capacity: int) -> ScanPlan:
+def plan_arrays(event_kinds: WantedKinds, capacity: int) -> ScanPlan:
     """The arrays of what is wanted, for columns of so many rows."""
-    kinds = tuple(wanted.kinds)
-    kept = [wanted.kinds[kind] for kind in kinds]
+    kinds = tuple(event_kinds.kinds)
+    events = [event_kinds.kinds[kind] for kind in kinds]
     arguments: dict[str, int] = {}
     typed: list[dict[str, tuple[int, int]]] = []  # attribute -> slot, conversion
-    for one in kept:
+    for one in events:
         attributes = {}
         for name, key, how in _attributes(one.args):
             slot = arguments.setdefault(key, s.FIELDS + len(arguments))
             attributes[name] = slot, how
         typed.append(attributes)
-    found = [_columns(one, known) for one, known in zip(kept, typed, strict=True)]
+    arrays = [_columns(one, columns_of) for one, columns_of in zip(events, typed, strict=True)]
     allowed = np.full((len(kinds), s.FIELDS + len(arguments)), _ANY, np.int64)
-    for number, known in enumerate(typed):
-        for slot, how in known.values():
+    for number, columns_of in enumerate(typed):
+        for slot, how in columns_of.values():
             allowed[number, slot] = _ALLOWED.get(how, _ANY)
-    names = sorted({name for one in kept for name in (*one.only, *one.bare)})
+    names = sorted({name for one in events for name in (*one.only, *one.bare)})
     choices = [
         (number, typed[number][attribute][0], kinds.index(other))
-        for number, one in enumerate(kept)
+        for number, one in enumerate(events)
         for attribute, other in one.choices
     ]
-    categories = [category for category in wanted.of if category]
-    widths = [len(one.columns) for one in kept]
+    categories = [category for category in event_kinds.of if category]
+    widths = [len(one.columns) for one in events]
     plan = s.Plan(
         _known_keys(_FIELDS), _known_keys(tuple(arguments)), _known_keys(categories),
-        _known_keys(names), *_actions(wanted, categories),
-        _bits(names, [one.only for one in kept]), _bits(names, [one.bare for one in kept]),
+        _known_keys(names), *_actions(event_kinds, categories),
+        _bits(names, [one.only for one in events]), _bits(names, [one.bare for one in events]),
         np.array(choices or np.empty((0, 3)), np.int64), allowed,
-        _matrix([[slot for slot, _ in columns] for columns in found]),
-        _matrix([[how for _, how in columns] for columns in found]),
+        _matrix([[slot for slot, _ in columns] for columns in arrays]),
+        _matrix([[how for _, how in columns] for columns in arrays]),
         np.concatenate(([0], np.cumsum(widths)[:-1])) * capacity,
     )  # fmt: skip
-    how_of = tuple(tuple(how for _, how in columns) for columns in found)
-    return ScanPlan(kinds, tuple(tuple(one.columns) for one in kept), how_of, plan, wanted.base_ns)
+    how_of = tuple(tuple(how for _, how in columns) for columns in arrays)
+    return ScanPlan(
+        kinds, tuple(tuple(one.columns) for one in events), how_of, plan, event_kinds.base_ns
+    )
 
 
 def _attributes(args: type[Struct] | None) -> Iterable[tuple[str, str, int]]:
@@ -112,36 +114,38 @@ def _attributes(args: type[Struct] | None) -> Iterable[tuple[str, str, int]]:
         return ()
     hints = get_type_hints(args, include_extras=True)
     return [
-        (known.name, known.encode_name, _TYPES[hints[known.name]])
-        for known in msgspec.structs.fields(args)
+        (fields_of.name, fields_of.encode_name, _TYPES[hints[fields_of.name]])
+        for fields_of in msgspec.structs.fields(args)
     ]
 
 
-def _columns(kept: KeptEvents, known: Mapping[str, tuple[int, int]]) -> list[tuple[int, int]]:
+def _columns(
+    events: KeptEvents, columns_of: Mapping[str, tuple[int, int]]
+) -> list[tuple[int, int]]:
     """Slot and conversion of each column; a counter's last two have none."""
-    found = []
-    for name in kept.columns:
-        if name in known:
-            found.append(known[name])
+    columns = []
+    for name in events.columns:
+        if name in columns_of:
+            columns.append(columns_of[name])
         elif name in _PLACES:
             slot, how = _PLACES[name]
-            found.append((slot, _OR_NULL[how] if name in kept.or_null else how))
-    return found
+            columns.append((slot, _OR_NULL[how] if name in events.or_null else how))
+    return columns
 
 
-def _actions(wanted: WantedKinds, categories: Sequence[str]) -> tuple[Array, Array]:
+def _actions(kinds: WantedKinds, categories: Sequence[str]) -> tuple[Array, Array]:
     """Phase of a character, and what is done with events by category and phase."""
-    letters = sorted({p for phases in wanted.of.values() for p in phases if p != "*"})
+    letters = sorted({p for phases in kinds.of.values() for p in phases if p != "*"})
     phases = np.zeros(256, np.int64)
     for number, letter in enumerate(letters, 1):
         phases[ord(letter)] = number
-    numbers = {kind: number for number, kind in enumerate(wanted.kinds)} | {"counter": s.COUNTER}
+    numbers = {kind: number for number, kind in enumerate(kinds.kinds)} | {"counter": s.COUNTER}
     actions = np.full((2 + len(categories), 1 + len(letters)), s.DROP, np.int64)
     for row, category in enumerate((None, "", *categories)):
-        told = wanted.of.get(category, {})
-        if "*" in told:
+        by_name = kinds.of.get(category, {})
+        if "*" in by_name:
             actions[row] = s.FOREIGN
-        for letter, kind in told.items():
+        for letter, kind in by_name.items():
             if letter != "*":
                 actions[row, phases[ord(letter)]] = numbers[kind]
     return phases, actions
@@ -173,9 +177,9 @@ def hash_of(text: bytes) -> int:
     return mixed
 
 
-def _bits(names: Sequence[str], chosen: Sequence[Iterable[str]]) -> Array:
+def _bits(names: Sequence[str], sets: Sequence[Iterable[str]]) -> Array:
     """For each kind the names that are chosen, a bit for each."""
-    return np.array([sum(1 << names.index(n) for n in some) for some in chosen], np.int64)
+    return np.array([sum(1 << names.index(n) for n in some) for some in sets], np.int64)
 
 
 def _matrix(rows: Sequence[Sequence[int]]) -> Array:

@@ -31,9 +31,9 @@ _LABEL = b"acc_id"  # the first entry of each dictionary: code 0 is no series
 class Scan:
     """Rows of a plan's kinds that wait to become tables."""
 
-    def __init__(self, wanted: WantedKinds, scan: Callable[[int], int]) -> None:
+    def __init__(self, kinds: WantedKinds, scan: Callable[[int], int]) -> None:
         self._scan = scan
-        self._planned = plan_arrays(wanted, _ROWS)
+        self._planned = plan_arrays(kinds, _ROWS)
         self._text = _room(_PIECE_BYTES)
         values = np.empty(sum(map(len, self._planned.columns)) * _ROWS, np.int64)
         slots = s.FIELDS + len(self._planned.plan.args.sizes)
@@ -92,14 +92,14 @@ class Scan:
             rows = int(counts[s.ROWS + number])
             if rows:
                 columns = planned.columns[number]
-                found = [self._column(number, place, rows) for place in range(len(columns))]
+                columns_here = [self._column(number, place, rows) for place in range(len(columns))]
                 arrays = [
                     self._array(values, how, strings, written)
-                    for values, how in zip(found, planned.how[number], strict=False)
+                    for values, how in zip(columns_here, planned.how[number], strict=False)
                 ]
                 if number == planned.counter:
-                    arrays.append(_series(found[3], strings))
-                    arrays.append(pa.array(found[4].view(np.float64)))
+                    arrays.append(_series(columns_here[3], strings))
+                    arrays.append(pa.array(columns_here[4].view(np.float64)))
                 yield kind, pa.table(arrays, names=list(columns))
         counts[s.TEXT_BYTES :] = 0
         if counts[s.ENTRIES] > _ENTRIES // 4 or counts[s.ENTRY_BYTES] > _STORE_BYTES // 4:
@@ -117,8 +117,8 @@ class Scan:
         mask = missing if missing.any() else None
         if how in (s.CODE, s.CODE_OR_NULL, s.JSON_OR_NULL):
             codes = pa.array(values.astype(np.int32), mask=mask)
-            known = written if how == s.JSON_OR_NULL else strings
-            return pa.DictionaryArray.from_arrays(codes, known)
+            bytes_of = written if how == s.JSON_OR_NULL else strings
+            return pa.DictionaryArray.from_arrays(codes, bytes_of)
         if how == s.INSTANT and self._planned.base_ns:
             values += self._planned.base_ns
         if how in (s.TEXT, s.TEXT_OR_NULL):
@@ -142,14 +142,14 @@ class Scan:
     def _strings(self) -> tuple[pa.Array, pa.Array]:
         """The dictionary's strings as they are written, and what they stand for; of those that were
         known before, this is known."""
-        known, count = len(self._written), int(self._rows.counts[s.ENTRIES])
-        if count > known:
-            offsets = np.zeros(count - known + 1, np.int32)
-            offsets[1:] = np.cumsum(self._rows.entries[known:count, 1])
-            start = int(self._rows.entries[known, 0])  # one stands behind the other
+        string_count, count = len(self._written), int(self._rows.counts[s.ENTRIES])
+        if count > string_count:
+            offsets = np.zeros(count - string_count + 1, np.int32)
+            offsets[1:] = np.cumsum(self._rows.entries[string_count:count, 1])
+            start = int(self._rows.entries[string_count, 0])  # one stands behind the other
             used = self._rows.store[start : start + offsets[-1]].tobytes()
             buffers = [None, pa.py_buffer(offsets), pa.py_buffer(used)]
-            written = pa.Array.from_buffers(pa.string(), count - known, buffers)
+            written = pa.Array.from_buffers(pa.string(), count - string_count, buffers)
             content = _unescape(written) if b"\\" in used else written
             self._written = pa.concat_arrays([self._written, written])
             self._content = pa.concat_arrays([self._content, content])
@@ -186,7 +186,7 @@ def _table_of(
 ) -> Array:
     """Addresses and lengths of the arrays, which must live as long as it is used. Its last three
     numbers are what is asked: the size of the text, still to be put there, and these."""
-    keys = [array for known in plan[:4] for array in known]
+    keys = [array for columns_of in plan[:4] for array in columns_of]
     table = np.zeros(s.TABLE, np.int64)
     arrays: Sequence[Array] = [text, *keys, *plan[4:], *event, *rows]
     for number, array in enumerate(arrays):
@@ -213,11 +213,11 @@ def _content(text: str) -> str:
 
 def _series(packed: Array, strings: pa.Array) -> pa.DictionaryArray:
     """Names of counters' series, with their accelerators."""
-    known, codes = np.unique(packed, return_inverse=True)
+    words, codes = np.unique(packed, return_inverse=True)
     names = [
         series_name(
             strings[one >> 20].as_py(), float((one & 0xFFFFF) - 1) if one & 0xFFFFF else None
         )
-        for one in known.tolist()
+        for one in words.tolist()
     ]
     return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), pa.array(names))

@@ -167,8 +167,8 @@ def _put(text: Array, how: int, token: int, start: int, end: int, place: int, ro
             rows.floats[place] = np.nan
             return DONE
         rows.values[place] = NULL
-        known = how == WHOLE_OR_NULL or how == CODE_OR_NULL or how == TEXT_OR_NULL
-        return DONE if known or (how == JSON_OR_NULL and token == ABSENT) else UNSURE
+        is_value = how == WHOLE_OR_NULL or how == CODE_OR_NULL or how == TEXT_OR_NULL
+        return DONE if is_value or (how == JSON_OR_NULL and token == ABSENT) else UNSURE
     if how == CODE or how == CODE_OR_NULL or how == JSON_OR_NULL:
         if token != STRING and how != JSON_OR_NULL:
             return UNSURE
@@ -204,7 +204,7 @@ def _put(text: Array, how: int, token: int, start: int, end: int, place: int, ro
 def _series(text: Array, at: int, event: Event, rows: Rows) -> tuple[int, int]:
     """How many series a counter has, and its accelerator + 1; -1 for an unusual counter, -2 where
     there is no room."""
-    found, accelerator = 0, 0
+    count, accelerator = 0, 0
     at = past_blank(text, at + 1)
     while byte(text, at) != 125:
         ends = key_end(text, at + 1)
@@ -220,18 +220,18 @@ def _series(text: Array, at: int, event: Event, rows: Rows) -> tuple[int, int]:
                 return -1, 0
             accelerator = integer(text, at, end) + 1
         else:
-            if found == SERIES:
+            if count == SERIES:
                 return -1, 0
-            for k in range(found):
+            for k in range(count):
                 if event.series[k] == code:
                     return -1, 0
-            event.series[found] = code
-            event.series_starts[found], event.series_ends[found] = at, end
-            found += 1
+            event.series[count] = code
+            event.series_starts[count], event.series_ends[count] = at, end
+            count += 1
         at = past_blank(text, end)
         if byte(text, at) == 44:
             at = past_blank(text, at + 1)
-    return found, accelerator
+    return count, accelerator
 
 
 @compile_inline
@@ -462,8 +462,8 @@ def scan(at: int) -> int:
         _wholes(at, 30), _doubles(at, 31), _grid(at, 32), _grid(at, 33), _codes(at, 34),
         _bytes(at, 35), _bytes(at, 36), _wholes(at, 37),
     )  # fmt: skip
-    asked = _wholes(at, ARRAYS)
-    return _scan(_bytes(at, 0), asked[0], plan, asked[1], asked[2], event, rows)
+    counts = _wholes(at, ARRAYS)
+    return _scan(_bytes(at, 0), counts[0], plan, counts[1], counts[2], event, rows)
 
 
 def compile_scan() -> tuple[str, str]:

@@ -65,8 +65,8 @@ def keep_rows(con: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None
 
 def _drop(con: duckdb.DuckDBPyConnection, prefix: str) -> None:
     for kind in ("view", "table"):
-        found = con.execute(
+        rows = con.execute(
             f"select {kind}_name from duckdb_{kind}s() where starts_with({kind}_name, ?)", [prefix]
         )
-        for (name,) in found.fetchall():
+        for (name,) in rows.fetchall():
             con.execute(f'drop {kind} "{name}"')

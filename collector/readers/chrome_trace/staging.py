@@ -96,26 +96,26 @@ def _stage_slice(
         parts = ranges(path, processes * each, _decoder(ReadLog())) if is_shared else []
     except OSError as error:
         raise _unreadable(path, error) from error
-    told = 0
+    done_bytes = 0
 
-    def counted(n_bytes: int) -> None:
-        nonlocal told
-        told += n_bytes
+    def count_bytes(n_bytes: int) -> None:
+        nonlocal done_bytes
+        done_bytes += n_bytes
         advance(n_bytes)
 
     whole: tuple[tuple[int, int] | None, ...] = (None,)
     for spans in (parts, whole) if parts else (whole,) if is_large else ():
-        asked = [_Part(path, span, place / str(n), form) for n, span in enumerate(spans)]
+        slices = [_Part(path, span, place / str(n), form) for n, span in enumerate(spans)]
         try:
-            folders = _stage_apart(asked, log, counted, processes)
-            log_of_work.info("%s: read in %d ranges", path, len(asked))
-            advance(size_bytes - told)  # what stands around ranges
+            folders = _stage_apart(slices, log, count_bytes, processes)
+            log_of_work.info("%s: read in %d ranges", path, len(slices))
+            advance(size_bytes - done_bytes)  # what stands around ranges
             return folders
         except (Torn, _LostReader) as error:
             log_of_work.info("%s: not in ranges (%r), reading it in one go", path, error)
             shutil.rmtree(place, ignore_errors=True)
-            advance(-told)
-            told = 0
+            advance(-done_bytes)
+            done_bytes = 0
     _stage_whole(path, place, form, log, advance)
     return [place]
 
@@ -222,12 +222,12 @@ def _stage_apart(
                 raise result
             logs[part.folder] = result
     for part in parts:
-        told = logs[part.folder]
-        log.rows_lost += told.rows_lost
-        log.bytes_lost += told.bytes_lost
-        for warning in told.warnings:
+        part_log = logs[part.folder]
+        log.rows_lost += part_log.rows_lost
+        log.bytes_lost += part_log.bytes_lost
+        for warning in part_log.warnings:
             log.warn(warning)
-        log.damaged |= told.damaged
+        log.damaged |= part_log.damaged
     return [part.folder for part in parts]
 
 

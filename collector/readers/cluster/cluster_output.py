@@ -29,7 +29,7 @@ def read(
     con: duckdb.DuckDBPyConnection,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    tables: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
     """Fill `ranks`, `groups`, `profiler_steps`, `comm_times`, `comm_links` and `comm_matrix`."""
@@ -49,12 +49,12 @@ def read(
         return f"select * exclude (rank) from read_parquet({file}) where rank = {source.rank}"
 
     groups = list(_groups(facts, source.rank))
-    if "ranks" in wanted:
+    if "ranks" in tables:
         _fill_rank(con, source.rank, facts, rows("places"))
-    if "groups" in wanted and groups:
+    if "groups" in tables and groups:
         insert_rows(con, "groups", pa.Table.from_pylist(groups, schema=GROUPS))
     for table in ("profiler_steps", "comm_times", "comm_links", "comm_matrix"):
-        if table in wanted:
+        if table in tables:
             con.execute(f"insert into {table} by name {rows(table)}")
     advance(sum(file.size_bytes for file in files) // source.shared_by)
 
@@ -68,9 +68,9 @@ def _groups(facts: JobFacts, rank: int) -> Iterator[dict[str, object]]:
             told_hashes.add(group.group_hash or group_hash(group.name or ""))
             if rank in group.ranks:
                 yield _group_row(group, rank)
-    for seen, ranks in facts.seen.items():
-        if rank in ranks and seen not in told_hashes:
-            yield _group_row(Group(seen, None, None, ranks), rank)
+    for hash_, ranks in facts.seen.items():
+        if rank in ranks and hash_ not in told_hashes:
+            yield _group_row(Group(hash_, None, None, ranks), rank)
 
 
 def _group_row(group: Group, rank: int) -> dict[str, object]:

@@ -134,9 +134,9 @@ def steps_in(files: Iterable[SourceFile], folder: Path) -> list[dict[str, Any]]:
         with contextlib.suppress(TraceFormatError):
             if outputs.STEPS in paths:
                 _read_steps(con, paths[outputs.STEPS], ReadLog())
-        found = con.execute("from profiler_steps order by rank, step")
-        names = [column[0] for column in found.description or []]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+        cursor = con.execute("from profiler_steps order by rank, step")
+        names = [column[0] for column in cursor.description or []]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
     finally:
         con.close()
 
@@ -146,13 +146,13 @@ def _tell_strangers(
 ) -> None:
     """Figures of ranks that nobody will ask for are not lost silently."""
     every = " union all ".join(f"select rank from {table}" for table in TABLES if table != "places")
-    found = scalar(con, f"select list(distinct rank order by rank) from ({every})") or []
-    strangers = [rank for rank in found if ranks is not None and rank not in ranks]
+    ranks_here = scalar(con, f"select list(distinct rank order by rank) from ({every})") or []
+    strangers = [rank for rank in ranks_here if ranks is not None and rank not in ranks]
     if strangers:
-        listed = ", ".join(map(str, strangers[:8])) + (", ..." if strangers[8:] else "")
+        names = ", ".join(map(str, strangers[:8])) + (", ..." if strangers[8:] else "")
         log.warn(
             "figures of ranks without a row in the table of steps are left out: {listed}",
-            listed=listed,
+            listed=names,
         )
 
 
@@ -214,11 +214,11 @@ def _insert(
 
 
 def _read_times(con: duckdb.DuckDBPyConnection, path: str, facts: JobFacts, log: ReadLog) -> None:
-    wanted = {table for table in ("comm_times", "comm_links") if is_empty(con, table)}
+    tables = {table for table in ("comm_times", "comm_links") if is_empty(con, table)}
     bad = partial = 0
     members: dict[str, set[int]] = {}
-    found = operations(path, log)
-    while chunk := list(islice(found, _OPERATIONS_AT_ONCE)):
+    entries = operations(path, log)
+    while chunk := list(islice(entries, _OPERATIONS_AT_ONCE)):
         times: list[tuple[Any, ...]] = []
         packets: list[tuple[Any, ...]] = []
         for one in chunk:
@@ -233,9 +233,9 @@ def _read_times(con: duckdb.DuckDBPyConnection, path: str, facts: JobFacts, log:
                 if operation.time is not None:
                     times.append((rank, *head, *msgspec.structs.astuple(operation.time)))
                 packets += packet_rows((rank, *head), operation.links)
-        if "comm_times" in wanted:
+        if "comm_times" in tables:
             insert_times(con, _table(times, TIMES), of_ranks=True)
-        if "comm_links" in wanted:
+        if "comm_links" in tables:
             insert_packets(con, _table(packets, PACKETS), of_ranks=True)
     lose(log, path, bad, "operations with non-numeric values")
     tell_partial(log, path, partial)
@@ -248,7 +248,7 @@ def _measure(data: bytes) -> tuple[dict[int, Operation], int, int]:
         return _BY_RANK.decode(data), 0, 0
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
-    found: dict[int, Operation] = {}
+    entries: dict[int, Operation] = {}
     try:
         parts = msgspec.json.decode(without_nan(data), type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -258,20 +258,20 @@ def _measure(data: bytes) -> tuple[dict[int, Operation], int, int]:
         if not rank.isdecimal():
             continue
         try:
-            found[int(rank)] = msgspec.json.decode(part, type=Operation, strict=False)
+            entries[int(rank)] = msgspec.json.decode(part, type=Operation, strict=False)
         except (ValueError, UnicodeDecodeError):
-            if known := numbers_of(part):
-                found[int(rank)] = known
+            if numbers := numbers_of(part):
+                entries[int(rank)] = numbers
                 lacking += 1
-    return found, len(parts) - len(found), lacking
+    return entries, len(parts) - len(entries), lacking
 
 
 def _read_matrix(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None:
     if not is_empty(con, "comm_matrix"):
         return
     lost = Counter[str]()
-    found = operations(path, log)
-    while chunk := list(islice(found, 10 * _OPERATIONS_AT_ONCE)):
+    entries = operations(path, log)
+    while chunk := list(islice(entries, 10 * _OPERATIONS_AT_ONCE)):
         rows: list[tuple[Any, ...]] = []
         for one in chunk:
             head = (one.step, "p2p" if one.members == "p2p" else "", one.name, one.group_hash)
@@ -388,9 +388,9 @@ def _braces(data: bytes, depth: int) -> Iterator[tuple[int, int, bool]]:
 
 def _key(before: bytes, path: str, count: int) -> str:
     """The name that stands before a brace."""
-    found = _KEY.search(before)
+    match = _KEY.search(before)
     try:
-        return str(json.loads(found[1])) if found else _refuse(path, count)
+        return str(json.loads(match[1])) if match else _refuse(path, count)
     except ValueError:
         return _refuse(path, count)
 

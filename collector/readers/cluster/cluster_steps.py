@@ -34,12 +34,12 @@ def results_near(path: Path, roots: Iterable[str]) -> list[ClusterSteps]:
         for parent in Path(root).parents
         if parent == top or parent.is_relative_to(top)
     }
-    found: list[ClusterSteps] = []
+    results_here: list[ClusterSteps] = []
     for parent in sorted(above):
         files = look_at(parent / FOLDER).files if (parent / FOLDER).is_dir() else ()
         if files:
             with tempfile.TemporaryDirectory() as scratch:
                 rows = steps_in(files, Path(scratch))
             if rows:
-                found.append(ClusterSteps(str(parent / FOLDER), tuple(rows)))
-    return found
+                results_here.append(ClusterSteps(str(parent / FOLDER), tuple(rows)))
+    return results_here

@@ -61,14 +61,14 @@ def read_deployment(path: str | Path) -> Deployment:
     """
     path = Path(path)
     try:
-        told = decode(read_small(path), _Map)
+        content = decode(read_small(path), _Map)
     except FileNotFoundError as error:
         raise TraceNotFound(f"{path}: no such deployment file") from error
     except msgspec.DecodeError as error:
         raise TraceFormatError(path, "expert deployment", str(error)) from error
-    _require_once(path, "layer_list", [layer.layer_id for layer in told.layer_list])
+    _require_once(path, "layer_list", [layer.layer_id for layer in content.layer_list])
     rows: list[tuple[int, int, int, int]] = []
-    for layer in told.layer_list:
+    for layer in content.layer_list:
         _require_once(path, f"layer {layer.layer_id}", [d.device_id for d in layer.device_list])
         rows += [
             (layer.layer_id, device.device_id, slot, expert)
@@ -84,7 +84,7 @@ def read_deployment(path: str | Path) -> Deployment:
         raise TraceFormatError(path, "expert deployment", "numbers beyond 32 bits") from error
     placement = placement.sort("layer", "device", "slot")
     experts_count = int(placement["expert"].n_unique())
-    notes = [f"{path.name}: {note}" for note in _misfits(told, placement)]
+    notes = [f"{path.name}: {note}" for note in _misfits(content, placement)]
     slots = placement.group_by("layer").len()["len"].to_list()
     return Deployment(placement, experts_count, max(slots), tuple(notes))
 
@@ -98,19 +98,19 @@ def _require_once(path: Path, where: str, numbers: Sequence[int]) -> None:
         raise TraceFormatError(path, where, "a number below 0")
 
 
-def _misfits(told: _Map, placement: pl.DataFrame) -> list[str]:
+def _misfits(content: _Map, placement: pl.DataFrame) -> list[str]:
     notes: list[str] = []
-    if told.moe_layer_count not in (None, len(told.layer_list)):
+    if content.moe_layer_count not in (None, len(content.layer_list)):
         notes.append(
             Message(
                 "{count} layers, but the header says {moe_layer_count}",
-                count=len(told.layer_list),
-                moe_layer_count=told.moe_layer_count,
+                count=len(content.layer_list),
+                moe_layer_count=content.moe_layer_count,
             )
         )
     short = [
         layer.layer_id
-        for layer in told.layer_list
+        for layer in content.layer_list
         if layer.device_count not in (None, len(layer.device_list))
     ]
     if short:

@@ -35,10 +35,10 @@ def read_files(
     hooked = [file for file in files if HOOKED.fullmatch(Path(file.path).name)]
     if not hooked:
         return mindie_dump.read_dump(files, advance=advance)
-    found = hook.read_hook(hooked, advance=advance)
+    files_of = hook.read_hook(hooked, advance=advance)
     rest = [file for file in files if file not in hooked]
     maps = [f.path for f in rest if MAP.fullmatch(Path(f.path).name)]
-    notes = list(found.notes)
+    notes = list(files_of.notes)
     if any(DUMPED.fullmatch(Path(file.path).name) for file in rest):
         notes.append(
             Message(
@@ -46,11 +46,11 @@ def read_files(
                 "them from a folder of their own"
             )
         )
-    placement = found.placement
+    placement = files_of.placement
     if len(maps) == 1:
-        told = read_deployment(maps[0])
-        placement = told.placement
-        notes += told.notes
+        deployment = read_deployment(maps[0])
+        placement = deployment.placement
+        notes += deployment.notes
     elif maps:
         notes.append(
             Message(
@@ -58,14 +58,14 @@ def read_files(
                 count=len(maps),
             )
         )
-    return ExpertLoad(found.load, placement, found.facts, tuple(notes), found.counts)
+    return ExpertLoad(files_of.load, placement, files_of.facts, tuple(notes), files_of.counts)
 
 
 def read(
     con: duckdb.DuckDBPyConnection,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    tables: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
     """Fill `expert_load`, `expert_counts` and `expert_placement`."""
@@ -73,19 +73,19 @@ def read(
     if not files:
         return
     try:
-        found = read_files(files, advance=advance)
+        loads = read_files(files, advance=advance)
     except (TraceNotFound, FileNotFoundError) as error:  # the rank is read without it
         raise TraceFormatError(files[0].path, "expert loads", str(error)) from error
     for table, rows, at_once in (
-        ("expert_load", found.load, _ROWS_AT_ONCE),
-        ("expert_counts", found.counts, _LISTS_AT_ONCE),
-        ("expert_placement", found.placement, _ROWS_AT_ONCE),
+        ("expert_load", loads.load, _ROWS_AT_ONCE),
+        ("expert_counts", loads.counts, _LISTS_AT_ONCE),
+        ("expert_placement", loads.placement, _ROWS_AT_ONCE),
     ):
-        for part in rows.iter_slices(at_once) if table in wanted else ():
+        for part in rows.iter_slices(at_once) if table in tables else ():
             insert_rows(con, table, part.to_arrow())
-    for note in found.notes:
+    for note in loads.notes:
         log.warn("expert loads: {note}", note=note)
     for name in ExpertFacts.__dataclass_fields__:
-        value = getattr(found.facts, name)
+        value = getattr(loads.facts, name)
         if value is not None:
             log.rules[f"{RULE}.{name}"] = str(value)

@@ -57,7 +57,7 @@ _FLOAT_LIST = msgspec.json.Decoder(list[float])
 
 
 @dataclass(slots=True)
-class _Gathered:
+class _HookSums:
     """What the files told until now; a step and layer has its sum and how many ranks told it."""
 
     sums: dict[Key, dict[int, Counts]] = field(default_factory=dict)
@@ -92,28 +92,28 @@ def read_hook(
             "tokens per expert",
             f"two files of ranks {few_numbers(twice)}",
         )
-    gathered = _Gathered()
+    lines = _HookSums()
     in_order = sorted(files, key=lambda one: part_of(one.path))
     for _, parts in groupby(in_order, key=lambda one: rank_of(one.path)):
-        found: dict[Key, dict[int, Counts]] = {}
+        by_key: dict[Key, dict[int, Counts]] = {}
         for file in parts:
-            _one_file(file, gathered, found)
+            _one_file(file, lines, by_key)
             advance(file.size_bytes)
-        _add(gathered, found, file.path)
-    if not gathered.sums:
-        why = gathered.notes[0] if gathered.notes else "they are empty"
+        _add(lines, by_key, file.path)
+    if not lines.sums:
+        why = lines.notes[0] if lines.notes else "they are empty"
         raise TraceFormatError(Path(files[0].path).parent, "tokens per expert", why)
     ranks = sorted({rank_of(file.path) for file in files})
     absent = sorted(set(range(ranks[-1] + 1)) - set(ranks))
     if absent:
-        gathered.notes.append(
+        lines.notes.append(
             Message(
                 "no file of rank(s) {absent}: the tokens they routed are missing",
                 absent=few_numbers(absent),
             )
         )
-    layers, whole = _layers(gathered), _whole(gathered)
-    load = _frame(gathered, layers, whole)
+    layers, whole = _layers(lines), _whole(lines)
+    load = _frame(lines, layers, whole)
     if load.is_empty():
         raise TraceFormatError(
             Path(files[0].path).parent,
@@ -124,11 +124,11 @@ def read_hook(
         "hook",
         ranks_count=len(ranks),
         ranks_expected=ranks[-1] + 1,
-        experts_count=gathered.experts_count,
-        micro_batches=gathered.micro_batches.pop() if len(gathered.micro_batches) == 1 else None,
+        experts_count=lines.experts_count,
+        micro_batches=lines.micro_batches.pop() if len(lines.micro_batches) == 1 else None,
     )
-    notes = (*gathered.notes, *gathered.detail.notes())
-    counts = counts_frame(gathered.detail, layers, whole)
+    notes = (*lines.notes, *lines.detail.notes())
+    counts = counts_frame(lines.detail, layers, whole)
     return ExpertLoad(load, no_placement(), facts, notes, counts)
 
 
@@ -137,39 +137,39 @@ def rank_of(path: str) -> int:
     return part_of(path)[0]
 
 
-def _one_file(file: SourceFile, gathered: _Gathered, found: dict[Key, dict[int, Counts]]) -> None:
-    """Add to `found` the last counts of each layer and step in a file of a rank."""
+def _one_file(file: SourceFile, lines: _HookSums, counts: dict[Key, dict[int, Counts]]) -> None:
+    """Add to `counts` the last counts of each layer and step in a file of a rank."""
     rank = rank_of(file.path)
     unreadable: list[str] = []
     again, strangers = 0, set[str]()
     for number, line, is_ended in _lines(file):
         try:
-            told = _LINES.decode(line)
-            values, is_together = _counts(told, gathered)
+            entry = _LINES.decode(line)
+            values, is_together = _counts(entry, lines)
         except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
             if is_ended or number == 1:  # else it is still being written
                 unreadable.append(f"line {number}: {error}")
             continue
-        if told.block not in ("decoder", "mtp") and told.mtp_idx is None:
-            strangers.add(told.block)
+        if entry.block not in ("decoder", "mtp") and entry.mtp_idx is None:
+            strangers.add(entry.block)
             continue
         width = values.shape[1]
-        if gathered.experts_count not in (None, width):
+        if lines.experts_count not in (None, width):
             raise TraceFormatError(
                 file.path,
                 f"line {number}",
-                f"{width} experts, but earlier lines have {gathered.experts_count}",
+                f"{width} experts, but earlier lines have {lines.experts_count}",
             )
-        gathered.experts_count = width
-        is_mtp = told.mtp_idx is not None or told.block == "mtp"
-        key = (is_mtp, told.layer if told.mtp_idx is None else told.mtp_idx)
-        steps = found.setdefault(key, {})
-        again += told.iter in steps
-        steps[told.iter] = values.sum(axis=0)
-        gathered.detail.add(rank, key, told.iter, values, is_together=is_together)
+        lines.experts_count = width
+        is_mtp = entry.mtp_idx is not None or entry.block == "mtp"
+        key = (is_mtp, entry.layer if entry.mtp_idx is None else entry.mtp_idx)
+        steps = counts.setdefault(key, {})
+        again += entry.iter in steps
+        steps[entry.iter] = values.sum(axis=0)
+        lines.detail.add(rank, key, entry.iter, values, is_together=is_together)
     name = Path(file.path).name
     if unreadable:
-        gathered.notes.append(
+        lines.notes.append(
             Message(
                 "{file}: {count} line(s) cannot be read, the first is {unreadable}",
                 file=name,
@@ -178,7 +178,7 @@ def _one_file(file: SourceFile, gathered: _Gathered, found: dict[Key, dict[int, 
             )
         )
     if again:
-        gathered.notes.append(
+        lines.notes.append(
             Message(
                 "{file}: {again} line(s) repeat a layer and step (a restart): the last one is used",
                 file=name,
@@ -186,7 +186,7 @@ def _one_file(file: SourceFile, gathered: _Gathered, found: dict[Key, dict[int, 
             )
         )
     if strangers:
-        gathered.notes.append(
+        lines.notes.append(
             Message(
                 "{file}: not read: block(s) {strangers}",
                 file=name,
@@ -195,12 +195,12 @@ def _one_file(file: SourceFile, gathered: _Gathered, found: dict[Key, dict[int, 
         )
 
 
-def _counts(told: _Line, gathered: _Gathered) -> tuple[Counts, bool]:
+def _counts(entry: _Line, lines: _HookSums) -> tuple[Counts, bool]:
     """Tokens [micro-batches, experts], and whether one row has several micro-batches together.
 
     Raises ValueError, MsgspecError.
     """
-    text = bytes(told.tpe)
+    text = bytes(entry.tpe)
     is_nested = text[1:].lstrip().startswith(b"[")
     lists: list[list[int]] | list[list[float]]
     try:
@@ -211,8 +211,8 @@ def _counts(told: _Line, gathered: _Gathered) -> tuple[Counts, bool]:
         raise ValueError("no experts in tpe")
     if len({len(one) for one in lists}) > 1:
         raise ValueError("micro-batches of different numbers of experts in tpe")
-    if is_nested and told.n_micro not in (None, len(lists)):
-        raise ValueError(f"{len(lists)} micro-batches in tpe, n_micro says {told.n_micro}")
+    if is_nested and entry.n_micro not in (None, len(lists)):
+        raise ValueError(f"{len(lists)} micro-batches in tpe, n_micro says {entry.n_micro}")
     values = np.asarray(lists)
     if values.dtype.kind == "f":
         if not np.all(np.isfinite(values)) or np.any(values != np.rint(values)):
@@ -221,29 +221,29 @@ def _counts(told: _Line, gathered: _Gathered) -> tuple[Counts, bool]:
         raise ValueError("a count in tpe beyond 63 bits")
     if values.min() < 0 or values.max() > _MOST_TOKENS:
         raise ValueError("a count is negative or implausibly large")
-    if not (0 <= told.iter <= _LAST_STEP and all(
-        0 <= number <= _LAST_LAYER for number in (told.layer, told.mtp_idx or 0)
+    if not (0 <= entry.iter <= _LAST_STEP and all(
+        0 <= number <= _LAST_LAYER for number in (entry.layer, entry.mtp_idx or 0)
     )):  # fmt: skip
         raise ValueError("a step or layer is negative or implausibly large")
-    micro = told.n_micro if told.n_micro is not None else len(lists) if is_nested else None
-    if micro is not None and len(gathered.micro_batches) < 2:
-        gathered.micro_batches.add(micro)
+    micro = entry.n_micro if entry.n_micro is not None else len(lists) if is_nested else None
+    if micro is not None and len(lines.micro_batches) < 2:
+        lines.micro_batches.add(micro)
     counts: Counts = values.astype(np.int64)
-    return counts, not is_nested and told.n_micro != 1
+    return counts, not is_nested and entry.n_micro != 1
 
 
-def _add(gathered: _Gathered, found: dict[Key, dict[int, Counts]], path: str) -> None:
-    for key, steps in found.items():
-        sums = gathered.sums.setdefault(key, {})
-        ranks = gathered.ranks.setdefault(key, {})
+def _add(lines: _HookSums, by_key: dict[Key, dict[int, Counts]], path: str) -> None:
+    for key, steps in by_key.items():
+        sums = lines.sums.setdefault(key, {})
+        ranks = lines.ranks.setdefault(key, {})
         for step, counts in steps.items():
             if step in sums:
                 sums[step] += counts
             else:
                 sums[step] = counts
-                gathered.counts += len(counts)
+                lines.counts += len(counts)
             ranks[step] = ranks.get(step, 0) + 1
-    if gathered.counts > _COUNTS_AT_MOST:
+    if lines.counts > _COUNTS_AT_MOST:
         raise TraceFormatError(
             path,
             "tokens per expert",
@@ -252,37 +252,37 @@ def _add(gathered: _Gathered, found: dict[Key, dict[int, Counts]], path: str) ->
         )
 
 
-def _layers(gathered: _Gathered) -> dict[Key, int]:
+def _layers(lines: _HookSums) -> dict[Key, int]:
     """Numbers of layers by block: those of multi-token prediction after all others."""
-    after = max((layer for is_mtp, layer in gathered.sums if not is_mtp), default=-1) + 1
-    return {key: after + key[1] if key[0] else key[1] for key in gathered.sums}
+    after = max((layer for is_mtp, layer in lines.sums if not is_mtp), default=-1) + 1
+    return {key: after + key[1] if key[0] else key[1] for key in lines.sums}
 
 
-def _whole(gathered: _Gathered) -> dict[Key, frozenset[int]]:
+def _whole(lines: _HookSums) -> dict[Key, frozenset[int]]:
     """Steps of each block that all of its ranks told."""
     return {
         key: frozenset(step for step, count in ranks.items() if count == max(ranks.values()))
-        for key, ranks in gathered.ranks.items()
+        for key, ranks in lines.ranks.items()
     }
 
 
 def _frame(
-    gathered: _Gathered, layers: Mapping[Key, int], told: Mapping[Key, frozenset[int]]
+    lines: _HookSums, layers: Mapping[Key, int], layers_of: Mapping[Key, frozenset[int]]
 ) -> pl.DataFrame:
-    everywhere = {step for steps in gathered.sums.values() for step in steps}
+    everywhere = {step for steps in lines.sums.values() for step in steps}
     parts: list[pl.DataFrame] = []
     incomplete: dict[int, list[int]] = {}
-    for (is_mtp, number), sums in sorted(gathered.sums.items()):
+    for (is_mtp, number), sums in sorted(lines.sums.items()):
         layer = layers[is_mtp, number]
         if is_mtp:
-            gathered.notes.append(
+            lines.notes.append(
                 Message(
                     "layer {layer} is multi-token prediction block {number}",
                     layer=layer,
                     number=number,
                 )
             )
-        whole = sorted(told[is_mtp, number])
+        whole = sorted(layers_of[is_mtp, number])
         for step in everywhere - set(whole):
             incomplete.setdefault(step, []).append(layer)
         values = np.stack([sums[step] for step in whole])
@@ -303,8 +303,8 @@ def _frame(
             )
         )
     if incomplete:
-        short = sorted({layer for found in incomplete.values() for layer in found})
-        gathered.notes.append(
+        short = sorted({layer for layers_here in incomplete.values() for layer in layers_here})
+        lines.notes.append(
             Message(
                 "step(s) {incomplete}: layer(s) {short} were not recorded by all of their "
                 "ranks and are left out",

@@ -55,7 +55,7 @@ def part_of(path: str) -> tuple[int, int]:
 
     Raises ValueError for another name.
     """
-    found = HOOKED.fullmatch(Path(path).name)
-    if not found:
+    match = HOOKED.fullmatch(Path(path).name)
+    if not match:
         raise ValueError(path)
-    return int(found[1]), int(found[2] or -1)
+    return int(match[1]), int(match[2] or -1)

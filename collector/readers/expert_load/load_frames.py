@@ -48,5 +48,5 @@ def no_placement() -> pl.DataFrame:
 
 def few_numbers(numbers: list[int]) -> str:
     """`3, 4, 5, ... (17 in all)`: a few numbers for a note."""
-    shown = ", ".join(map(str, numbers[:5]))
-    return shown if len(numbers) <= 5 else f"{shown}, ... ({len(numbers)} in all)"
+    names = ", ".join(map(str, numbers[:5]))
+    return names if len(numbers) <= 5 else f"{names}, ... ({len(numbers)} in all)"

@@ -57,8 +57,8 @@ class _Config(msgspec.Struct):
 
     @property
     def top_k(self) -> int | None:
-        for told in (self.num_of_selected_experts, self.num_of_selected_expert):
-            first = told[0] if isinstance(told, list) and told else told
+        for count in (self.num_of_selected_experts, self.num_of_selected_expert):
+            first = count[0] if isinstance(count, list) and count else count
             if isinstance(first, int):
                 return first
         return None
@@ -150,23 +150,23 @@ def read_dump(
 
 
 def _config(files: Sequence[SourceFile], notes: list[str]) -> _Config:
-    found = [file.path for file in files if Path(file.path).name == CONFIG]
-    if not found:
+    paths = [file.path for file in files if Path(file.path).name == CONFIG]
+    if not paths:
         notes.append(
             Message("no {config}: all rows of a file are read as layers of one dump", config=CONFIG)
         )
         return _Config()
     try:
-        return decode(read_small(found[0]), _Config, strict=False)
+        return decode(read_small(paths[0]), _Config, strict=False)
     except msgspec.DecodeError as error:
-        raise TraceFormatError(found[0], "configuration of the dump", str(error)) from error
+        raise TraceFormatError(paths[0], "configuration of the dump", str(error)) from error
 
 
 def _deployment_file(phase: str, files: Sequence[SourceFile], config: _Config) -> Path | None:
     by_name = {Path(file.path).name: Path(file.path) for file in files}
-    told = Path(config.eplb_expert_map_file or "").name
+    file_name = Path(config.eplb_expert_map_file or "").name
     general = [name for name in sorted(by_name) if name.startswith("expert_map")]
-    for name in (f"{phase}_global_deployment.json", told, *general):
+    for name in (f"{phase}_global_deployment.json", file_name, *general):
         if name in by_name:
             return by_name[name]
     return None
@@ -222,24 +222,24 @@ def _phase(
         )
         for rank, values in rows.items()
     }
-    found = None if deployment is None else read_deployment(deployment)
-    if found is not None:
-        notes += found.notes
-        found = _fitting(found, layers, loads, str(deployment), notes)
-    return _Phase(name, loads, found)
+    content = None if deployment is None else read_deployment(deployment)
+    if content is not None:
+        notes += content.notes
+        content = _fitting(content, layers, loads, str(deployment), notes)
+    return _Phase(name, loads, content)
 
 
 def _fitting(
-    told: Deployment,
+    deployment: Deployment,
     layers: int,
     loads: Mapping[int, npt.NDArray[np.int64]],
     name: str,
     notes: list[str],
 ) -> Deployment | None:
     """The deployment of the dumped layers; None where it is of other layers, ranks or slots."""
-    numbers = told.placement["layer"].unique().sort()
+    numbers = deployment.placement["layer"].unique().sort()
     slots = next(iter(loads.values())).shape[2]
-    used = told.placement.filter(pl.col("layer").is_in(numbers.head(layers).to_list()))
+    used = deployment.placement.filter(pl.col("layer").is_in(numbers.head(layers).to_list()))
     per_device = used.group_by("device").agg(pl.col("slot").max() + 1)
     why = None
     if len(numbers) < layers:
@@ -249,7 +249,7 @@ def _fitting(
     elif (most := per_device.select(pl.col("slot").max()).item()) != slots:
         why = f"{most} slots of a device, the dump has {slots}"
     if why is None:
-        return Deployment(used, told.experts_count, told.slots_count)
+        return Deployment(used, deployment.experts_count, deployment.slots_count)
     notes.append(
         Message("{file} does not match this dump ({why}): not used", file=Path(name).name, why=why)
     )
@@ -293,15 +293,15 @@ def _load(phase: _Phase) -> pl.DataFrame:
 
 def _placement(phases: Sequence[_Phase], notes: list[str]) -> pl.DataFrame:
     """Where experts are: of the decoding phase where the phases differ."""
-    found = [_own_placement(phase) for phase in phases]
-    if any(not found[0].equals(other) for other in found[1:]):
+    placements = [_own_placement(phase) for phase in phases]
+    if any(not placements[0].equals(other) for other in placements[1:]):
         notes.append(
             Message(
                 "the phases have different placements: that of {phases} is kept",
                 phases=phases[0].name,
             )
         )
-    return found[0] if found else no_placement()
+    return placements[0] if placements else no_placement()
 
 
 def _own_placement(phase: _Phase) -> pl.DataFrame:
@@ -331,12 +331,12 @@ def _expected_ranks(phase: _Phase, config: _Config) -> int | None:
 
 def _facts(phases: Sequence[_Phase], config: _Config) -> ExpertFacts:
     first = phases[0]
-    told = first.deployment.experts_count if first.deployment else None
+    count = first.deployment.experts_count if first.deployment else None
     return ExpertFacts(
         "dump",
         ranks_count=len(first.loads),
         ranks_expected=_expected_ranks(first, config),
-        experts_count=config.num_of_experts or told,
+        experts_count=config.num_of_experts or count,
         slots_count=next(iter(first.loads.values())).shape[2],
         top_k=config.top_k,
         is_physical=int(any(phase.deployment is None for phase in phases)),
@@ -386,53 +386,53 @@ def _read_counts(file: SourceFile, notes: list[str]) -> _Counts:
     return counts
 
 
-def layers_in(counts: _Counts, told: int | None, path: Path, notes: list[str]) -> int:
+def layers_in(counts: _Counts, count: int | None, path: Path, notes: list[str]) -> int:
     """Layers of one dump: as the configuration tells, if rows that only grow bear it out.
 
     Fewer rows than that are one dump of so many layers. Some configurations count one layer more
     than is dumped. Raises TraceFormatError where rows fit neither.
     """
     rows = len(counts)
-    if told is None or told < 1 or rows == told:
+    if count is None or count < 1 or rows == count:
         return rows
-    if rows < told:
+    if rows < count:
         notes.append(
             Message(
                 "{file}: {rows} rows, but there are {told} MoE layers: the rows are used",
                 file=path.name,
                 rows=rows,
-                told=told,
+                told=count,
             )
         )
         return rows
-    if rows % told == 0:
+    if rows % count == 0:
         # A counter that starts again falls in whole dumps; nothing else would fit better.
-        return told
-    if told > 1 and rows % (told - 1) == 0 and _only_grows(counts, told - 1):
+        return count
+    if count > 1 and rows % (count - 1) == 0 and _only_grows(counts, count - 1):
         notes.append(
             Message(
                 "{file}: its rows repeat after {told} layers, not after {told_2}: the rows "
                 "are used",
                 file=path.name,
-                told=told - 1,
-                told_2=told,
+                told=count - 1,
+                told_2=count,
             )
         )
-        return told - 1
-    if _only_grows(counts, told):
+        return count - 1
+    if _only_grows(counts, count):
         notes.append(
             Message(
                 "{file}: its last dump has {rows} of {told} layers: left out",
                 file=path.name,
-                rows=rows % told,
-                told=told,
+                rows=rows % count,
+                told=count,
             )
         )
-        return told
+        return count
     raise TraceFormatError(
         path,
         "expert dump",
-        (f"{rows} rows do not match dumps of {told} layers: counts would decrease"),
+        (f"{rows} rows do not match dumps of {count} layers: counts would decrease"),
     )
 
 

@@ -98,7 +98,7 @@ def counts_frame(
     import pyarrow as pa  # here, as answers from a store need the schema only
 
     lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(flat))
-    told = {
+    columns = {
         "step": np.repeat([place[0] for place in places], repeats),
         "layer": np.repeat([place[1] for place in places], repeats),
         "counted_by": np.repeat([place[2] for place in places], repeats),
@@ -106,7 +106,7 @@ def counts_frame(
         "is_apart": np.repeat(is_apart, repeats),
     }
     return (
-        pl.DataFrame(told)
+        pl.DataFrame(columns)
         .with_columns(
             pl.lit("train").alias("phase"),
             pl.when("is_apart").then("micro_batch").alias("micro_batch"),

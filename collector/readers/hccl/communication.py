@@ -64,17 +64,17 @@ def read(
     con: duckdb.DuckDBPyConnection,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    tables: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
     """Fill `comm_times` and `comm_links`, and from the link matrix `comm_matrix`."""
 
     def read_one(path: str) -> None:
         if path in matrices:
-            if "comm_matrix" in wanted:
+            if "comm_matrix" in tables:
                 read_matrix(con, path, log)
-        elif wanted & {"comm_times", "comm_links"}:
-            _read_file(con, path, log, wanted)
+        elif tables & {"comm_times", "comm_links"}:
+            _read_file(con, path, log, tables)
 
     matrices = source.paths("communication_matrix")
     files = [
@@ -84,12 +84,12 @@ def read(
 
 
 def _read_file(
-    con: duckdb.DuckDBPyConnection, path: str, log: ReadLog, wanted: frozenset[str]
+    con: duckdb.DuckDBPyConnection, path: str, log: ReadLog, tables: frozenset[str]
 ) -> None:
-    found = entries(path)
+    operations = entries(path)
     steps: set[str] = set()
     bad = partial = 0
-    while chunk := list(islice(found, _CHUNK_ENTRIES)):
+    while chunk := list(islice(operations, _CHUNK_ENTRIES)):
         times: list[tuple[Any, ...]] = []
         packets: list[tuple[Any, ...]] = []
         for entry in chunk:
@@ -97,17 +97,17 @@ def _read_file(
             try:
                 operation = _DECODER.decode(entry.json)
             except _UNREADABLE:
-                if (known := numbers_of(entry.json)) is None:
+                if (numbers := numbers_of(entry.json)) is None:
                     bad += 1
                     continue
-                operation = known
+                operation = numbers
                 partial += 1
             if operation.time is not None:
                 times.append((*entry[:4], *msgspec.structs.astuple(operation.time)))
             packets.extend(packet_rows(entry[:4], operation.links))
-        if "comm_times" in wanted:
+        if "comm_times" in tables:
             insert_times(con, as_table(times, TIMES))
-        if "comm_links" in wanted:
+        if "comm_links" in tables:
             insert_packets(con, as_table(packets, PACKETS))
     log.rules["communication.step_key"] = _spelling(steps)
     lose(log, path, bad, "operations with non-numeric values")

@@ -43,10 +43,10 @@ _PAIR = re.compile(r"[\s(\[]*(\d{1,9})\s*[-,]\s*(\d{1,9})[\s)\]]*", re.A)
 
 def read_matrix(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None:
     """Fill `comm_matrix` from one file."""
-    found = entries(path)
+    operations = entries(path)
     is_by_kind = False
     lost = Counter[str]()
-    while chunk := list(islice(found, _CHUNK_ENTRIES)):
+    while chunk := list(islice(operations, _CHUNK_ENTRIES)):
         rows = []
         for entry in chunk:
             is_by_kind = is_by_kind or not entry.name.lower().startswith("hcom_")

@@ -97,12 +97,12 @@ class CommKernels:
 
 def parse_comm_kernels(text: str) -> CommKernels:
     """`PREFIX[=OP_TYPE],...` as sites write it; the longest prefix is asked first."""
-    found: dict[str, str | None] = {}
+    kernels: dict[str, str | None] = {}
     for part in text.split(","):
         prefix, _, kind = (piece.strip() for piece in part.partition("="))
         if prefix:
-            found[prefix] = (_collective(kind) or kind) if kind else None
-    return CommKernels(tuple(sorted(found.items(), key=lambda one: (-len(one[0]), one[0]))))
+            kernels[prefix] = (_collective(kind) or kind) if kind else None
+    return CommKernels(tuple(sorted(kernels.items(), key=lambda one: (-len(one[0]), one[0]))))
 
 
 def site_kernels() -> str | None:
@@ -124,9 +124,9 @@ def _collective(name: str) -> str | None:
     words = [word.lower() for word in _WORDS.findall(name)]
     for place in range(len(words)):
         for length in (4, 3, 2, 1):
-            found = _COLLECTIVES.get("".join(words[place : place + length]))
-            if found:
-                return found
+            collective = _COLLECTIVES.get("".join(words[place : place + length]))
+            if collective:
+                return collective
     return None
 
 
@@ -148,20 +148,20 @@ def kernel_rows(names: Iterable[str], kernels: CommKernels) -> pa.Table:
 def collective_rows(names: Iterable[str]) -> pa.Table:
     """collective, op_type of the collectives as PyTorch calls them: allreduce, _allgather_base."""
     rows = list(names)
-    found = [_collective(name.replace("_base", "").replace("_oop", "")) for name in rows]
+    collectives = [_collective(name.replace("_base", "").replace("_oop", "")) for name in rows]
     return pa.table(
-        {"collective": pa.array(rows, pa.string()), "op_type": pa.array(found, pa.string())}
+        {"collective": pa.array(rows, pa.string()), "op_type": pa.array(collectives, pa.string())}
     )
 
 
 def data_type_rows(names: Iterable[str]) -> pa.Table:
     """dtype, data_type, width_bytes; what is not known stays as it is, without a width."""
     rows = list(names)
-    found = [_DATA_TYPES.get(name.lower(), (name, None)) for name in rows]
+    types = [_DATA_TYPES.get(name.lower(), (name, None)) for name in rows]
     return pa.table(
         {
             "dtype": pa.array(rows, pa.string()),
-            "data_type": pa.array([name for name, _ in found], pa.string()),
-            "width_bytes": pa.array([width for _, width in found], pa.int64()),
+            "data_type": pa.array([name for name, _ in types], pa.string()),
+            "width_bytes": pa.array([width for _, width in types], pa.int64()),
         }
     )

@@ -66,23 +66,23 @@ class KinetoHead:
 
 def parse_head(beginning: bytes) -> KinetoHead:
     """The head of a trace's beginning."""
-    found = _EVENTS.search(beginning)
-    head = beginning[: found.end() if found else len(beginning)]
-    told = head.decode("utf-8", "replace")
-    info = _value(told, "distributedInfo")
+    match = _EVENTS.search(beginning)
+    head = beginning[: match.end() if match else len(beginning)]
+    content = head.decode("utf-8", "replace")
+    info = _value(content, "distributedInfo")
     if isinstance(info, str):
         info = _decode(info, 0)
     info = info if isinstance(info, dict) else {}
-    base = _value(told, "baseTimeNanoseconds")
-    devices = _value(told, "deviceProperties")
+    base = _value(content, "baseTimeNanoseconds")
+    devices = _value(content, "deviceProperties")
     return KinetoHead(
         is_kineto=b'"schemaVersion"' in head and any(mark in head for mark in _MARKS),
         base_ns=int(base) if isinstance(base, (int, str)) and _is_base(base) else 0,
-        host_name=text(_value(told, "host_name")),
+        host_name=text(_value(content, "host_name")),
         metadata=_metadata(info),
         devices=tuple(_devices(devices if isinstance(devices, list) else [])),
         options={
-            name: bool(value) for name in _OPTIONS if (value := _value(told, name)) is not None
+            name: bool(value) for name in _OPTIONS if (value := _value(content, name)) is not None
         },
     )
 
@@ -93,8 +93,8 @@ def _is_base(value: int | str) -> bool:
 
 def _value(head: str, key: str) -> Any:
     """The value of a key, wherever it stands in the head; None where it is not whole."""
-    found = re.search(rf'"{key}"\s*:\s*', head)
-    return _decode(head, found.end()) if found else None
+    match = re.search(rf'"{key}"\s*:\s*', head)
+    return _decode(head, match.end()) if match else None
 
 
 def _decode(head: str, place: int) -> Any:
@@ -109,35 +109,35 @@ def job_metadata(
 ) -> ProfilerMetadata:
     """A job of groups (name, label, members), as Ascend's metadata would say it."""
     args = {"world_size": world_size}
-    told = {
+    group_records = {
         name: {"group_name": label, "global_ranks": m if isinstance(m, str) else list(m)}
         for name, label, m in groups
     }
-    return parse_metadata({"distributed_args": args, "parallel_group_info": told})
+    return parse_metadata({"distributed_args": args, "parallel_group_info": group_records})
 
 
 def _metadata(info: Mapping[str, Any]) -> ProfilerMetadata:
     """distributedInfo: rank, world size and groups."""
     world_size = natural(info.get("world_size"))
     groups: list[tuple[str, str | None, Iterable[int] | str]] = []
-    told = info.get("pg_config")
-    for group in told if isinstance(told, list) else []:
+    configs = info.get("pg_config")
+    for group in configs if isinstance(configs, list) else []:
         if not isinstance(group, dict) or not isinstance(group.get("pg_name"), (str, int)):
             continue
         members = group.get("ranks")
         size = natural(group.get("pg_size", group.get("group_size")))  # the latter: torch < 2.3
         if members in (None, [], "", "[]") and world_size and size == world_size:
             members = range(world_size)  # of the whole job early versions list none
-        listed = members if isinstance(members, (list, range, str)) else []
-        groups.append((str(group["pg_name"]), text(group.get("pg_desc")), listed))
+        members_here = members if isinstance(members, (list, range, str)) else []
+        groups.append((str(group["pg_name"]), text(group.get("pg_desc")), members_here))
     return replace(job_metadata(world_size, groups), rank=natural(info.get("rank")))
 
 
 def _devices(properties: Sequence[Any]) -> list[Device]:
-    found = [one for one in properties if isinstance(one, dict)]
+    devices = [one for one in properties if isinstance(one, dict)]
     return [
         Device(number, text(one.get("name")), natural(one.get("numSms")) or None)
-        for one in found
+        for one in devices
         if (number := natural(one.get("id"))) is not None
     ]
 
@@ -148,8 +148,8 @@ def window_ns(path: str, beginning: bytes, head: KinetoHead) -> tuple[int | None
     The profiler writes its own span last. Of a packed file the end is not read: it is when the
     file was written, which its name or its packing tells, or the last instant near its beginning.
     """
-    found = _EVENTS.search(beginning)
-    spans = _spans(_whole_events(beginning[found.end() if found else 0 :][:_EDGE_BYTES]), head)
+    match = _EVENTS.search(beginning)
+    spans = _spans(_whole_events(beginning[match.end() if match else 0 :][:_EDGE_BYTES]), head)
     if not path.endswith(".gz"):
         spans += _spans(_whole_events(_ending(path)), head)
         own = [(start, end) for is_own, start, end in spans if is_own]
@@ -182,7 +182,7 @@ def _whole_events(piece: bytes) -> list[Event]:
     """Events of a piece of a file that is cut anywhere."""
     from ..chrome_trace.events import decode_events
 
-    found: list[Event] = []
+    events: list[Event] = []
     body = piece.strip(BLANK).removeprefix(b"[").lstrip(BLANK)
     array_end = re.search(rb"\}[ \t\r\n]*\][ \t\r\n]*[,}]", body)
     if array_end:
@@ -192,23 +192,23 @@ def _whole_events(piece: bytes) -> list[Event]:
         one = one[start:] if start >= 0 else one
         for event in (one, one + b"}"):
             try:
-                found += decode_events(b"[" + event + b"]", ReadLog())
+                events += decode_events(b"[" + event + b"]", ReadLog())
                 break
             except ValueError:
                 continue
-    return found
+    return events
 
 
 def _written_ns(path: str) -> list[int]:
     """Instants at which a packed file may have been written: by its name, by its packing."""
-    found = _WRITTEN_AT.search(Path(path).name)
-    told = [int(found[1])] if found else []
+    match = _WRITTEN_AT.search(Path(path).name)
+    stamps = [int(match[1])] if match else []
     with open_regular(path) as file:
         start = file.read(8)
     if len(start) == 8 and start.startswith(b"\x1f\x8b"):
         (seconds,) = struct.unpack("<I", start[4:])
-        told.append(seconds * 10**9)
-    return told
+        stamps.append(seconds * 10**9)
+    return stamps
 
 
 def read_beginning(path: str) -> bytes:

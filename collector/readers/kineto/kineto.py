@@ -34,10 +34,10 @@ def read(
     con: duckdb.DuckDBPyConnection,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    tables: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
-    """Fill those of `_TABLES`, and of ranks and groups, that are `wanted`.
+    """Fill those of `_TABLES`, and of ranks and groups, that stand in `tables`.
 
     Where only the latter are, or the rank is read lightly, no more than the file's head is read.
     Raises TraceFormatError if the trace cannot be read.
@@ -46,29 +46,29 @@ def read(
     head = parse_head(read_beginning(path))
     log.options = dict(head.options) or None
     log.rules["kineto.clock"] = "baseTimeNanoseconds" if head.base_ns else "as the events have it"
-    if source.selection.light or wanted <= _HEAD:
-        _fill_head(con, source, head, head.metadata.groups, wanted)
+    if source.selection.light or tables <= _HEAD:
+        _fill_head(con, source, head, head.metadata.groups, tables)
         return
-    form = KinetoForm(head.base_ns, "counters" in wanted, source.selection.stacks)
+    form = KinetoForm(head.base_ns, "counters" in tables, source.selection.stacks)
     with event_views(con, "_kineto_", [path], form, log, advance, processes=source.processes):
         groups = list(_all_groups(con, head))
         _name(con, source, groups)
-        _derive(con, log, wanted)
+        _derive(con, log, tables)
         if path in log.damaged:
             log.lose(path, "figures of this rank cover only the part that was read")
         # Of a packed file discovery saw the beginning only.
         [window_ns] = con.execute(_WINDOW).fetchall() if path.endswith(".gz") else [(None, None)]
-        _fill_head(con, source, head, tuple(groups), wanted, window_ns)
+        _fill_head(con, source, head, tuple(groups), tables, window_ns)
 
 
-def _derive(con: duckdb.DuckDBPyConnection, log: ReadLog, wanted: frozenset[str]) -> None:
+def _derive(con: duckdb.DuckDBPyConnection, log: ReadLog, tables: frozenset[str]) -> None:
     """Canonical tables from staged events."""
     sql = schema.statements("readers/kineto/kineto.sql")
     con.execute(sql["places"])
     for table in _TABLES:
-        if table in wanted:
+        if table in tables:
             con.execute(sql[table])
-    if "comm_ops" in wanted and scalar(con, "select count(*) from comm_ops"):
+    if "comm_ops" in tables and scalar(con, "select count(*) from comm_ops"):
         log.rules["comm_ops"] = "kernels of communication libraries"
     elsewhere = con.execute(sql["elsewhere"]).fetchall()
     if elsewhere:
@@ -80,7 +80,7 @@ def _derive(con: duckdb.DuckDBPyConnection, log: ReadLog, wanted: frozenset[str]
             devices=", ".join(str(device) for device, _ in elsewhere),
         )
     unbound = scalar(con, sql["unbound"])
-    if unbound and "launches" in wanted:
+    if unbound and "launches" in tables:
         log.warn(
             "trace: {unbound} device tasks whose launching call was not recorded", unbound=unbound
         )
@@ -113,14 +113,14 @@ def _all_groups(con: duckdb.DuckDBPyConnection, head: KinetoHead) -> Iterator[Pr
     query = """
         select group_name, any_value(group_label), any_value(group_ranks) from _kineto_device
         where group_name is not null group by group_name order by group_name"""
-    told = {name: rest for name, *rest in con.execute(query).fetchall()}
+    rows = {name: rest for name, *rest in con.execute(query).fetchall()}
     for group in head.metadata.groups:
-        label, members = told.pop(group.name, (None, None))
+        label, members = rows.pop(group.name, (None, None))
         yield ProcessGroup(
             group.name, group.label or label, group.group_rank,
             group.global_ranks or _members(members),
         )  # fmt: skip
-    for name, (label, members) in told.items():
+    for name, (label, members) in rows.items():
         yield ProcessGroup(name, label, None, _members(members))
 
 
@@ -129,8 +129,8 @@ def _members(text: str | None) -> tuple[int, ...]:
     inner = (text or "").strip(' "')
     if not re.fullmatch(r"\[\s*\d+(\s*,\s*\d+)*\s*\]", inner, re.A):
         return ()
-    found = tuple(int(number) for number in re.findall(r"\d+", inner, re.A))
-    return found if len(set(found)) == len(found) and max(found) < 1 << 31 else ()
+    numbers = tuple(int(number) for number in re.findall(r"\d+", inner, re.A))
+    return numbers if len(set(numbers)) == len(numbers) and max(numbers) < 1 << 31 else ()
 
 
 def _hash(group: ProcessGroup) -> str:
@@ -145,19 +145,19 @@ def _fill_head(
     source: RankSource,
     head: KinetoHead,
     groups: tuple[ProcessGroup, ...],
-    wanted: frozenset[str],
+    tables: frozenset[str],
     window_ns: tuple[int | None, int | None] = (None, None),
 ) -> None:
     """The rows of ranks and groups; `window_ns`: start and end, where they are known better."""
     metadata = job_metadata(
         head.metadata.world_size, ((g.name, g.label, g.global_ranks) for g in groups)
     )
-    if "groups" in wanted and groups:
+    if "groups" in tables and groups:
         rows = group_rows(metadata, source.rank)
         hashes = pa.array([_hash(group) for group in groups], pa.string())
         place = GROUPS.get_field_index("group_hash")
         insert_rows(con, "groups", rows.set_column(place, "group_hash", hashes))
-    if "ranks" in wanted:
+    if "ranks" in tables:
         device_id = scalar(con, _DEVICE)
         device = next((one for one in head.devices if one.id == device_id), None)
         if device is None and len({(d.name, d.multiprocessor_count) for d in head.devices}) == 1:
@@ -198,5 +198,5 @@ _WINDOW = """
 def _host_of(source: RankSource) -> str | None:
     """The host that tensorboard_trace_handler put into the file's name."""
     name = Path(source.paths("kineto")[0]).name
-    found = re.fullmatch(r"(.+)_\d+\.\d{10,20}\.pt\.trace\.json(\.gz)?", name)
-    return found[1] if found else None
+    match = re.fullmatch(r"(.+)_\d+\.\d{10,20}\.pt\.trace\.json(\.gz)?", name)
+    return match[1] if match else None

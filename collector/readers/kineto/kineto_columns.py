@@ -165,38 +165,38 @@ class KinetoForm:
         return _SCHEMAS
 
     def gather(self, events: Sequence[Event], values: Values, log: ReadLog) -> None:
-        found: dict[str, list[Event]] = defaultdict(list)
+        by_kind: dict[str, list[Event]] = defaultdict(list)
         puts: dict[str | None, Callable[[Event], None]]
-        puts = {category: found[kind].append for category, kind in KINDS.items()}
-        puts[None] = found["else"].append
+        puts = {category: by_kind[kind].append for category, kind in KINDS.items()}
+        puts[None] = by_kind["else"].append
         passed: list[Event] = []
         take, pass_over = puts.get, passed.append
         for event in events:
             take(event.cat, pass_over)(event)
-        self._gather_host(found, values, log)
+        self._gather_host(by_kind, values, log)
         for kind in _DEVICE:
-            rows = found[kind]
+            rows = by_kind[kind]
             put_slices(values[kind], rows, decode_args(rows, TaskArgs, log), _TASK)
-        put_slices(values["range"], found["range"])
-        instants = (*found["instant"], *(e for e in found["else"] if e.ph == "i"))
+        put_slices(values["range"], by_kind["range"])
+        instants = (*by_kind["instant"], *(e for e in by_kind["else"] if e.ph == "i"))
         totals = [e for e in instants if e.name == "[memory]"]
         put(values["memory"][:1], totals, ("ts",))
         put(values["memory"][1:], decode_args(totals, MemoryArgs, log), _MEMORY)
-        labels = [e for e in found["else"] if e.ph == "M" and e.name == "process_labels"]
+        labels = [e for e in by_kind["else"] if e.ph == "M" and e.name == "process_labels"]
         put(values["label"][:1], labels, ("pid",))
         put(values["label"][1:], decode_args(labels, LabelArgs, log), ("labels",))
         if self.counters:
-            counters = [e for e in (*found["else"], *passed) if e.ph == "C"]
+            counters = [e for e in (*by_kind["else"], *passed) if e.ph == "C"]
             gather_counters(counters, values["counter"], log)
 
-    def _gather_host(self, found: Mapping[str, list[Event]], values: Values, log: ReadLog) -> None:
+    def _gather_host(self, events: Mapping[str, list[Event]], values: Values, log: ReadLog) -> None:
         known = StackArgs if self.stacks else OperatorArgs
-        wanted = _OPERATOR if self.stacks else _OPERATOR[:-1]
+        columns = _OPERATOR if self.stacks else _OPERATOR[:-1]
         for kind in ("operator", "annotation"):
-            rows = [e for e in found[kind] if e.ph == "X"]
-            put_slices(values[kind], rows, decode_args(rows, known, log), wanted)
-        put_slices(values["python"], [e for e in found["python"] if e.ph == "X"])
-        calls = [e for e in found["api"] if e.ph == "X"]
+            rows = [e for e in events[kind] if e.ph == "X"]
+            put_slices(values[kind], rows, decode_args(rows, known, log), columns)
+        put_slices(values["python"], [e for e in events["python"] if e.ph == "X"])
+        calls = [e for e in events["api"] if e.ph == "X"]
         args = decode_args(calls, CallArgs, log)
         put_slices(values["api"], calls, args, _CALL)
 
@@ -270,9 +270,9 @@ class KinetoForm:
 def _texts(values: Sequence[Raw]) -> pa.Array:
     """JSON as it is written; NULL for what is missing."""
     try:
-        found: Sequence[str | None] = b"\x1e".join(values).decode().split("\x1e")
+        texts: Sequence[str | None] = b"\x1e".join(values).decode().split("\x1e")
     except UnicodeDecodeError:
-        found = ()
-    if len(found) != len(values):
-        found = [bytes(value).decode("utf-8", "replace") for value in values]
-    return pa.array([text or None for text in found], pa.string())
+        texts = ()
+    if len(texts) != len(values):
+        texts = [bytes(value).decode("utf-8", "replace") for value in values]
+    return pa.array([text or None for text in texts], pa.string())

@@ -20,7 +20,7 @@ def read(
     con: duckdb.DuckDBPyConnection,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    tables: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
     """Fill `ranks` (one row); a file that cannot be read leaves its columns NULL."""
@@ -38,7 +38,7 @@ def read(
         "ai_core_count": natural(device.get("ai_core_num")) or None,
         "ai_core_frequency_mhz": natural(device.get("aic_frequency")) or None,
     }
-    if "ranks" in wanted and any(value is not None for value in row.values()):
+    if "ranks" in tables and any(value is not None for value in row.values()):
         con.execute(
             f"insert into ranks ({', '.join(row)}) values ({', '.join('?' * len(row))})",
             list(row.values()),
@@ -48,8 +48,8 @@ def read(
 
 def process_id(source: RankSource) -> int | None:
     """The operating system's id of the process that used the device, None where nobody tells."""
-    told = (natural(info.get("pid")) for _, info in _infos(source, ReadLog()))
-    return next((pid for pid in told if pid), None)
+    numbers = (natural(info.get("pid")) for _, info in _infos(source, ReadLog()))
+    return next((pid for pid in numbers if pid), None)
 
 
 def _infos(source: RankSource, log: ReadLog) -> Iterator[tuple[str, Mapping[str, object]]]:
@@ -66,8 +66,8 @@ def _devices(
 ) -> Iterator[Mapping[str, object]]:
     """What they say of the device: its own entry, or the only one there is."""
     for info in infos:
-        listed = info.get("DeviceInfo")
-        entries = listed if isinstance(listed, list) else []
+        devices_info = info.get("DeviceInfo")
+        entries = devices_info if isinstance(devices_info, list) else []
         entries = [one for one in entries if isinstance(one, dict)]
         yield from (one for one in entries if natural(one.get("id")) == device_id)
         if len(entries) == 1 and device_id is None:
@@ -75,4 +75,4 @@ def _devices(
 
 
 def _first(infos: list[Mapping[str, object]], key: str) -> str | None:
-    return next((told for info in infos if (told := text(info.get(key)))), None)
+    return next((word for info in infos if (word := text(info.get(key)))), None)

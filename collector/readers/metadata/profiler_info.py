@@ -95,31 +95,33 @@ def _options(info: Mapping[str, object]) -> dict[str, Option] | None:
     if not _section(info, "config"):
         return None
     absent = object()
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for name in _OPTIONS:
         value = _setting(info, name, absent)
         if isinstance(value, list):
-            found[name] = [_option_text(item) for item in value]
+            options[name] = [_option_text(item) for item in value]
         elif isinstance(value, str):
-            found[name] = _option_text(value)
+            options[name] = _option_text(value)
         elif isinstance(value, (int, float)) and abs(value) < 1 << 53:
-            found[name] = value
+            options[name] = value
         elif value is None:
-            found[name] = None
+            options[name] = None
     for name, steps in _schedule(_setting(info, "schedule")):
-        found[f"schedule.{name}"] = steps
-    return found
+        options[f"schedule.{name}"] = steps
+    return options
 
 
 def _option_text(value: object) -> str:
     """A value's own name, without the enumeration's: `ProfilerActivity.CPU` -> `CPU`."""
-    told = str(value)[:_LONGEST_TEXT].strip()
-    return re.sub(r"^(ProfilerActivity|ProfilerLevel|AiCMetrics|ExportType|HostSystem)\.", "", told)
+    words = str(value)[:_LONGEST_TEXT].strip()
+    return re.sub(
+        r"^(ProfilerActivity|ProfilerLevel|AiCMetrics|ExportType|HostSystem)\.", "", words
+    )
 
 
 def _section(mapping: Mapping[str, object], name: str) -> Mapping[str, object]:
-    found = mapping.get(name)
-    return found if isinstance(found, dict) else {}
+    section = mapping.get(name)
+    return section if isinstance(section, dict) else {}
 
 
 def _setting(info: Mapping[str, object], name: str, default: object = None) -> object:
@@ -152,15 +154,15 @@ def _window_start_ns(info: Mapping[str, object], end_ns: int | None) -> int | No
 
 
 def _version(info: Mapping[str, object], *names: str) -> str | None:
-    found = next((told for name in names if (told := text(info.get(name)))), None)
-    return None if found is None or found.lower() == "not known" else found
+    version = next((word for name in names if (word := text(info.get(name)))), None)
+    return None if version is None or version.lower() == "not known" else version
 
 
 def read(
     con: duckdb.DuckDBPyConnection,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    tables: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
     """Fill `ranks` (one row) and `groups`; a file that cannot be read leaves its columns NULL."""
@@ -171,9 +173,9 @@ def read(
     if path := source.path("profiler_metadata"):
         metadata = read_metadata(path, log)
         log.rules |= metadata.rules()
-    if "ranks" in wanted:
+    if "ranks" in tables:
         insert_row(con, "ranks", _rank_columns(source, info, metadata))
-    if "groups" in wanted and metadata.groups:
+    if "groups" in tables and metadata.groups:
         insert_rows(con, "groups", group_rows(metadata, source.rank))
     for role in _ROLES:
         advance(sum(file.size_bytes for file in source.files.get(role, ())))

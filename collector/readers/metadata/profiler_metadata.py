@@ -129,14 +129,14 @@ def group_rows(metadata: ProfilerMetadata, rank: int) -> pa.Table:
 def coordinates(metadata: ProfilerMetadata, rank: int) -> dict[str, int | None]:
     """`tp_rank`, ...: a rank's place in its group of each kind; 0 where the kind's size is 1."""
     sizes = dict(metadata.sizes)
-    found: dict[str, int | None] = {}
+    coordinates_here: dict[str, int | None] = {}
     for kind in SIZE_KINDS:
         # Without context parallelism a dp_cp group is the dp group.
         kinds = (kind, "dp_cp") if kind == "dp" and sizes.get("cp") == 1 else (kind,)
         members = _first_group(metadata.groups, kinds, rank)
         alone = 0 if sizes.get(kind) == 1 else None
-        found[f"{kind}_rank"] = alone if members is None else members.index(rank)
-    return found
+        coordinates_here[f"{kind}_rank"] = alone if members is None else members.index(rank)
+    return coordinates_here
 
 
 def rank_columns(metadata: ProfilerMetadata, rank: int) -> dict[str, int | str | None]:
@@ -166,8 +166,8 @@ def _sizes(
     args: Mapping[str, object], groups: tuple[ProcessGroup, ...]
 ) -> Iterator[tuple[str, int]]:
     for kind in SIZE_KINDS:
-        told = next((n for key in _SIZE_KEYS[kind] if (n := natural(args.get(key)))), None)
-        size = told or next((len(g.global_ranks) for g in groups if g.kind == kind), 0)
+        number = next((n for key in _SIZE_KEYS[kind] if (n := natural(args.get(key)))), None)
+        size = number or next((len(g.global_ranks) for g in groups if g.kind == kind), 0)
         if size:
             yield kind, size
 
@@ -179,12 +179,14 @@ def _groups(info: Mapping[str, object]) -> Iterator[ProcessGroup]:
         if isinstance(members, str):  # "[0, 1]"
             members = members.strip(" []()").split(",")
         ranks = [natural(r) for r in members] if isinstance(members, list) else []
-        known = tuple(r for r in ranks if r is not None)
+        member_ranks = tuple(r for r in ranks if r is not None)
         yield ProcessGroup(
             name=str(name),
             label=text(group.get("group_name")),
             group_rank=natural(group.get("group_rank")),
-            global_ranks=known if len(known) == len(ranks) == len(set(known)) else (),
+            global_ranks=member_ranks
+            if len(member_ranks) == len(ranks) == len(set(member_ranks))
+            else (),
         )
 
 
@@ -204,13 +206,13 @@ def _texts(value: object) -> str | None:
     mapping = _object(value)
     if not mapping and not isinstance(value, dict):
         return None
-    told = {
+    texts = {
         str(name): one if isinstance(one, str) else json.dumps(one)
         for name, one in mapping.items()
         if isinstance(one, (str, int, float, list)) and one not in ("", [])
     }
-    kept = sorted((name, one) for name, one in told.items() if len(name) + len(one) <= _LONGEST)
-    return json.dumps(dict(kept[:_MOST_NAMES]))
+    pairs = sorted((name, one) for name, one in texts.items() if len(name) + len(one) <= _LONGEST)
+    return json.dumps(dict(pairs[:_MOST_NAMES]))
 
 
 def json_object(path: str) -> dict[str, object]:

@@ -47,12 +47,12 @@ def fill_thread_nodes(con: duckdb.DuckDBPyConnection, source: RankSource) -> Non
         try:
             value = json_object(file.path).get(_KEY)
             if isinstance(value, str):
-                told = msgspec.json.decode(value, type=_Threads)
+                threads = msgspec.json.decode(value, type=_Threads)
             else:
-                told = msgspec.convert(value, type=_Threads)
+                threads = msgspec.convert(value, type=_Threads)
         except (TraceFormatError, msgspec.MsgspecError):
             continue
-        con.register("_thread_nodes", _runs(told))
+        con.register("_thread_nodes", _runs(threads))
         con.execute(
             "insert into counters by name select 'NUMA node' as name, series,"
             " start_ns + reading * interval_ns as timestamp_ns, node as value"
@@ -61,14 +61,20 @@ def fill_thread_nodes(con: duckdb.DuckDBPyConnection, source: RankSource) -> Non
         con.unregister("_thread_nodes")
 
 
-def _runs(told: _Threads) -> pa.Table:
-    interval_ns = told.interval_ms * 1_000_000
-    rows = [("device", told.start_ns, 0, float(told.device_node), 1)] if (
-        told.device_node is not None
+def _runs(threads: _Threads) -> pa.Table:
+    interval_ns = threads.interval_ms * 1_000_000
+    rows = [("device", threads.start_ns, 0, float(threads.device_node), 1)] if (
+        threads.device_node is not None
     ) else []  # fmt: skip
     rows += [
-        (f"thread {thread}", told.start_ns + since_ms * 1_000_000, interval_ns, float(node), count)
-        for thread, stays in told.threads.items()
+        (
+            f"thread {thread}",
+            threads.start_ns + since_ms * 1_000_000,
+            interval_ns,
+            float(node),
+            count,
+        )
+        for thread, stays in threads.threads.items()
         for since_ms, node, count in stays
     ]
     return pa.Table.from_pylist([dict(zip(_RUNS.names, row, strict=True)) for row in rows], _RUNS)

@@ -63,8 +63,8 @@ def read_phases(path: Path) -> PhaseTrace:
                     f"{file.metadata.num_rows:,} of them, and {_ROWS_AT_MOST:,} are read at most:"
                     " give a trace of fewer steps",
                 )
-            known = [*needed, *(name for name in (*_CHUNKS, "rank") if name in names)]
-            rows = pl.from_arrow(file.read(columns=known))
+            columns = [*needed, *(name for name in (*_CHUNKS, "rank") if name in names)]
+            rows = pl.from_arrow(file.read(columns=columns))
     except (pa.ArrowException, pl.exceptions.PolarsError, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise TraceFormatError(path, "Parquet", f"cannot be read ({reason})") from error
@@ -105,12 +105,14 @@ def _check(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(absent)
 
 
-def _refuse(path: Path, rows: pl.DataFrame, broken: pl.Expr, told: str) -> None:
-    found = rows.with_row_index("row").filter(broken)
-    if found.height:
-        first = found.row(0, named=True)
+def _refuse(path: Path, rows: pl.DataFrame, broken: pl.Expr, reason: str) -> None:
+    broken_rows = rows.with_row_index("row").filter(broken)
+    if broken_rows.height:
+        first = broken_rows.row(0, named=True)
         raise TraceFormatError(
-            path, f"row {first['row']} ({place_of(first)})", f"{told}; {found.height} such rows"
+            path,
+            f"row {first['row']} ({place_of(first)})",
+            f"{reason}; {broken_rows.height} such rows",
         )
 
 

@@ -85,13 +85,13 @@ def drop_strange_rows(con: duckdb.DuckDBPyConnection, source: RankSource, log: R
         if table == "ranks":
             continue
         elsewhere = f"where device_id is not null and device_id <> {source.device_id}"
-        found = con.execute(
+        per_device = con.execute(
             f'select device_id, count(*) from "{table}" {elsewhere} group by 1'
         ).fetchall()
-        counts = {d: count for d, count in found if d not in source.other_devices}
+        counts = {d: count for d, count in per_device if d not in source.other_devices}
         strange |= counts.keys()
         log.rows_lost += sum(counts.values())
-        if found:
+        if per_device:
             con.execute(f'delete from "{table}" {elsewhere}')
     if strange:
         log.warn(
@@ -107,13 +107,13 @@ def keep_one_device(con: duckdb.DuckDBPyConnection, source: RankSource, log: Rea
         return
     telling = ["kernels", "comm_ops", *(["_comm_rows"] if has_table(con, "_comm_rows") else [])]
     rows = " union all ".join(f"select device_id from {table}" for table in telling)
-    found = con.execute(
+    counts = con.execute(
         f"select device_id, count(*) from ({rows}) where device_id >= 0"
         " group by 1 order by 2 desc, 1"
     ).fetchall()
-    if len(found) < 2:
+    if len(counts) < 2:
         return
-    own, _ = found[0]
+    own, _ = counts[0]
     con.execute(f"""
         delete from comm_tasks where op_id in (select op_id from comm_ops where device_id <> {own})
     """)
@@ -127,7 +127,7 @@ def keep_one_device(con: duckdb.DuckDBPyConnection, source: RankSource, log: Rea
         "are left out, as a rank is one device with a process of its own",
         device=own,
         tasks=left_out,
-        devices=", ".join(str(device) for device in sorted(device for device, _ in found[1:])),
+        devices=", ".join(str(device) for device in sorted(device for device, _ in counts[1:])),
     )
 
 

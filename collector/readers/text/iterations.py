@@ -35,11 +35,11 @@ def read(
     con: duckdb.DuckDBPyConnection,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    table_names: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
     """Fill `steps`."""
-    if "steps" not in wanted:
+    if "steps" not in table_names:
         return
 
     def read_one(path: str) -> None:
@@ -74,13 +74,13 @@ def make_iterations(con: duckdb.DuckDBPyConnection) -> None:
 def put_steps(con: duckdb.DuckDBPyConnection, log: ReadLog) -> bool:
     """Fill `steps` from `_iterations`, which goes; False where it has none. One iteration may
     stand there several times."""
-    told = con.execute("""
+    models = con.execute("""
         select model_id, sum(dur_ns) from (
             select distinct model_id, step, end_ns - start_ns as dur_ns
             from _iterations where end_ns >= start_ns)
         group by 1 order by 2 desc, 1""").fetchall()
-    if told:
-        model = told[0][0]
+    if models:
+        model = models[0][0]
         con.execute(
             """
             insert into steps by name
@@ -90,17 +90,17 @@ def put_steps(con: duckdb.DuckDBPyConnection, log: ReadLog) -> bool:
             group by step order by step""",
             [model],
         )
-        if len(told) > 1:
-            others = ", ".join(str(other) for other, _ in told[1:])
+        if len(models) > 1:
+            others = ", ".join(str(other) for other, _ in models[1:])
             log.warn(
                 "iterations of {count} models: those of model {model}, which ran longest,"
                 " are used as steps; not those of {others}",
-                count=len(told),
+                count=len(models),
                 model=model,
                 others=others,
             )
     con.execute("drop table _iterations")
-    return bool(told)
+    return bool(models)
 
 
 def _is_own(path: str, source: RankSource) -> bool:
@@ -110,8 +110,8 @@ def _is_own(path: str, source: RankSource) -> bool:
 
 def _own_iteration(path: str) -> tuple[int, int] | None:
     """Model and iteration that a file of the older layout is named after."""
-    found = _NUMBERS.search(path)
-    return (int(found[1]), int(found[2])) if found else None
+    match = _NUMBERS.search(path)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def _known_steps(con: duckdb.DuckDBPyConnection) -> set[tuple[int, int]]:

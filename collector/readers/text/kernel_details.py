@@ -54,7 +54,7 @@ def read(
     con: duckdb.DuckDBPyConnection,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    tables: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
     """Fill `kernels` and `_comm_rows` from every kernel table of the rank."""
@@ -64,19 +64,19 @@ def read(
     )
 
     files = source.files.get("kernels", ())
-    is_large = sum(file.size_bytes for file in files) >= WORDS_FROM_BYTES and "kernels" in wanted
+    is_large = sum(file.size_bytes for file in files) >= WORDS_FROM_BYTES and "kernels" in tables
     # Of a map that is filled, keys become an enumeration only by making each row's map anew.
     kinds = enumerate_keys(con, "kernels", "pmu", _keys(files)) if is_large else {}
     keys = kinds and "kernels_key"
 
     def read_one(path: str) -> None:
-        if wanted & {"kernels", "comm_ops"}:
+        if tables & {"kernels", "comm_ops"}:
             rows = open_rows(path, log, (_START, _DURATION, ("Name", "Op Name")))
             if rows is not None and names_device(rows, source, log):
                 own = own_rows(source, "device_id")
                 stacked = source.framework == "mindspore"
                 _read_file(
-                    con, rows, log, own, kernels="kernels" in wanted, stacked=stacked,
+                    con, rows, log, own, kernels="kernels" in tables, stacked=stacked,
                     keys=keys or "varchar",
                 )  # fmt: skip
 
@@ -93,12 +93,12 @@ def read(
 
 def _keys(files: Sequence[SourceFile]) -> list[str]:
     """Names of the PMU columns that any of the tables has."""
-    found: set[str] = set()
+    keys: set[str] = set()
     for file in files:
         with suppress(TraceFormatError):  # whoever reads the file tells
             rows = open_rows(file.path, ReadLog(), ())
-            found |= set(_other_pmu(rows)) if rows else set()
-    return sorted(found)
+            keys |= set(_other_pmu(rows)) if rows else set()
+    return sorted(keys)
 
 
 def _read_file(
@@ -221,26 +221,26 @@ def _kernels_sql(rows: Rows, source: str, own: str, keys: str) -> str:
 
 def _own_pmu(rows: Rows) -> dict[str, str]:
     """Canonical PMU column -> the header the file has for it."""
-    found = {}
+    titles = {}
     for name, headers in _OWN_PMU.items():
         for header in headers:
             if rows.has(header):
-                found[name] = header
+                titles[name] = header
                 break
-    return found
+    return titles
 
 
 def _other_pmu(rows: Rows) -> dict[str, str]:
     """Name without unit -> header, of the PMU columns that have no canonical column."""
-    taken = {*_own_pmu(rows).values(), *_NOT_PMU}
-    found: dict[str, tuple[str, str]] = {}
+    titles_here = {*_own_pmu(rows).values(), *_NOT_PMU}
+    titles: dict[str, tuple[str, str]] = {}
     for title in map(plain, rows.titles):
-        if normal(title) not in taken and _PMU_NAME.fullmatch(title):
+        if normal(title) not in titles_here and _PMU_NAME.fullmatch(title):
             name, _, unit = title.partition("(")
             if name.lower().endswith("_time") and unit.lower() not in _FACTORS:
                 continue  # nobody knows what it counts in
-            found.setdefault(name.lower(), (name, title))
-    return dict(found.values())
+            titles.setdefault(name.lower(), (name, title))
+    return dict(titles.values())
 
 
 def _pmu_value(header: str, rows: Rows) -> str:

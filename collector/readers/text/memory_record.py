@@ -31,14 +31,14 @@ def read(
     con: duckdb.DuckDBPyConnection,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    tables: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
     """Fill `memory` and `operator_memory`; of `memory` what a database beside the text lacks."""
-    told = con.execute("select distinct source, component from memory").fetchall()
-    known = sorted(component or "" for kind, component in told if kind == "record")
-    spared: set[Role] = {"module_memory"} if any(kind == "module" for kind, _ in told) else set()
-    if "APP" in known and not _WITHOUT_FRAMEWORK.issuperset(known):
+    pairs = con.execute("select distinct source, component from memory").fetchall()
+    components = sorted(component or "" for kind, component in pairs if kind == "record")
+    spared: set[Role] = {"module_memory"} if any(kind == "module" for kind, _ in pairs) else set()
+    if "APP" in components and not _WITHOUT_FRAMEWORK.issuperset(components):
         spared.add("memory_record")
     selects: dict[Role, tuple[str, Callable[[Rows, str], str], tuple[tuple[str, ...], ...]]] = {
         "memory_record": ("memory", _record_sql, (_TIME, (*_ALLOCATED, *_RESERVED))),
@@ -49,12 +49,12 @@ def read(
 
     def read_one(path: str) -> None:
         table, select, required = selects[role_of[path]]
-        is_wanted = table in wanted and role_of[path] not in spared
+        is_wanted = table in tables and role_of[path] not in spared
         rows = open_rows(path, log, required) if is_wanted else None
         if rows is not None and role_of[path] == "module_memory" and rows.has(*_ALLOCATED):
             raise TraceFormatError(path, "header", "the columns of memory_record.csv")
         if rows is not None and names_device(rows, source, log):
-            others = known if role_of[path] == "memory_record" else ()
+            others = components if role_of[path] == "memory_record" else ()
             _insert(con, rows, table, select, log, others)
 
     files = [file for role in selects for file in source.files.get(role, ())]
@@ -67,15 +67,15 @@ def _insert(
     table: str,
     select: Callable[[Rows, str], str],
     log: ReadLog,
-    known: Sequence[str],
+    components: Sequence[str],
 ) -> None:
     """known: components that are told already."""
     log.rules["memory.unit"] = "KB" if _in_kib(rows, "Total Reserved") else "MB"
     sizes = [title for title in rows.titles if title.strip().endswith(("(KB)", "(MB)"))]
     times = [title for title in rows.titles if normal(title).endswith("(us)")]
     insert = f"insert into {table} by name from"
-    names = ", ".join(map(sql_literal, known))
-    own = f"where component is null or component not in ({names})" if known else ""
+    names = ", ".join(map(sql_literal, components))
+    own = f"where component is null or component not in ({names})" if components else ""
     fill(con, rows, log, lambda source: f"{insert} ({select(rows, source)}) {own}", sizes, times)
     if table == "memory":
         bad = con.execute("delete from memory where timestamp_ns is null").fetchone() or (0,)

@@ -31,16 +31,16 @@ def read(
     con: duckdb.DuckDBPyConnection,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    tables: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
     """Fill `profiler_steps`."""
 
     def read_one(path: str) -> None:
-        rows = open_rows(path, log, [("Computing",)]) if "profiler_steps" in wanted else None
+        rows = open_rows(path, log, [("Computing",)]) if "profiler_steps" in tables else None
         if rows is not None and names_device(rows, source, log):
-            told = [name for name in ("Device_id", "Preparing") if rows.has(name)]
-            log.rules["profiler_steps.late_columns"] = ", ".join(told) or "none"
+            columns = [name for name in ("Device_id", "Preparing") if rows.has(name)]
+            log.rules["profiler_steps.late_columns"] = ", ".join(columns) or "none"
             insert = "insert into profiler_steps by name"
             fill(
                 con, rows, log, lambda source: f"{insert} {_steps_sql(rows, source)}",

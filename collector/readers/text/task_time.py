@@ -19,7 +19,7 @@ def read(
     con: duckdb.DuckDBPyConnection,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    tables: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
     """Fill `kernels` and `device_tasks`; where it is the one to tell kernels, `comm_tasks`."""
@@ -31,18 +31,18 @@ def read(
         own = own_rows(source, "device_id")
         make = "create or replace temp table _tasks as"
         fill(con, rows, log, lambda text: f"{make} {_sql(rows, text, own)}")
-        found = con.execute("delete from _tasks where start_ns is null").fetchone() or (0,)
-        lose(log, path, found[0], "no valid start or duration")
-        if "kernels" in wanted:
+        counts = con.execute("delete from _tasks where start_ns is null").fetchone() or (0,)
+        lose(log, path, counts[0], "no valid start or duration")
+        if "kernels" in tables:
             con.execute(_KERNELS)
             log.rules["kernels"] = "task_time"
-            if "comm_tasks" in wanted:
+            if "comm_tasks" in tables:
                 con.execute(_EXCHANGES)
-        if "device_tasks" in wanted:
+        if "device_tasks" in tables:
             con.execute(_OTHERS)
         con.execute("drop table _tasks")
 
-    if wanted:
+    if tables:
         read_each(source.files.get("task_time", ()), read_one, log, advance)
 
 

@@ -186,7 +186,7 @@ class TraceForm:
         for event in events:
             take(event.cat, others)(event)
         phases: dict[str, list[Event]] = {"X": [], "M": [], "C": [], "B": []}
-        puts = {phase: found.append for phase, found in phases.items()}
+        puts = {phase: by_kind.append for phase, by_kind in phases.items()}
         take = puts.get
         for event in kinds.pop("else"):
             take(event.ph, _drop)(event)
@@ -253,9 +253,13 @@ class TraceForm:
             what = "process, thread, name, time or duration"
             yield from _slices(kind, drop_unplaced(table, PLACE, what, log))
         elif kind == "flow":
-            kept = table.drop_null()
-            count_lost(log, table.num_rows - kept.num_rows, Message("flows without id or place"))
-            yield kind, kept
+            rows_with_values = table.drop_null()
+            count_lost(
+                log,
+                table.num_rows - rows_with_values.num_rows,
+                Message("flows without id or place"),
+            )
+            yield kind, rows_with_values
         elif kind == "begun":  # no producer's, but of converted files
             what = Message("slices that begin and end in two events (phases B and E)")
             count_lost(log, table.num_rows, what)
@@ -273,20 +277,20 @@ def _drop(event: Event) -> None:
 def _gather_others(events: Sequence[Event], values: Values, log: ReadLog) -> None:
     """Slices of CANN, of the device, of communication, and of processes yet to be known."""
     events = [e for e in events if e.args is not NO_ARGS or e.name not in OVERLAP_NAMES]
-    found: dict[str, tuple[list[Event], list[SliceArgs]]]
-    found = {kind: ([], []) for kind in ("device", "plane", "api", "other")}
-    device, plane, api, other = found.values()
+    by_kind: dict[str, tuple[list[Event], list[SliceArgs]]]
+    by_kind = {kind: ([], []) for kind in ("device", "plane", "api", "other")}
+    device, plane, api, other = by_kind.values()
     for event, args in zip(events, decode_args(events, SliceArgs, log), strict=True):
-        rows, known = (
+        rows, columns_of = (
             device if args.task_type is not None
             else plane if args.plane_task_type is not None
             else api if args.level is not None
             else other
         )  # fmt: skip
         rows.append(event)
-        known.append(args)
-    for kind, (rows, known) in found.items():
-        put_slices(values[kind], rows, known, _SLICES[kind])
+        columns_of.append(args)
+    for kind, (rows, columns_of) in by_kind.items():
+        put_slices(values[kind], rows, columns_of, _SLICES[kind])
 
 
 def _slices(kind: str, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:

@@ -63,18 +63,18 @@ def read(
     con: duckdb.DuckDBPyConnection,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    tables: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
-    """Fill those of `_TABLES` that are `wanted`.
+    """Fill those of `_TABLES` that stand in `tables`.
 
     Where no kernel table filled `kernels`, device tasks that compute by their type do. Operations
     take their step from `_comm_rows` (see kernel_details) where it has them. Raises
     TraceFormatError if no slice of the trace can be read.
     """
-    form = TraceForm(counters="counters" in wanted, stacks=source.selection.stacks)
+    form = TraceForm(counters="counters" in tables, stacks=source.selection.stacks)
     is_large = sum(file.size_bytes for file in source.files["trace"]) >= WORDS_FROM_BYTES
-    worded = frozenset(_WORDED) & wanted if is_large else frozenset()
+    worded = frozenset(_WORDED) & tables if is_large else frozenset()
     try:
         with (
             words_for_text(con, worded),
@@ -83,7 +83,7 @@ def read(
                 processes=source.processes,
             ) as folders,
         ):  # fmt: skip
-            _derive(con, source, log, wanted, folders, worded)
+            _derive(con, source, log, tables, folders, worded)
     finally:
         with suppress(duckdb.Error):
             con.execute(";".join(f"drop macro if exists {macro}" for macro in _MACROS))
@@ -93,7 +93,7 @@ def _derive(
     con: duckdb.DuckDBPyConnection,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    tables: frozenset[str],
     folders: Sequence[Path],
     worded: frozenset[str],
 ) -> None:
@@ -116,15 +116,15 @@ def _derive(
         if table in worded:
             columns, words = _WORDED[table]
             enumerate_words(con, table, columns, sql[words])
-        if table in wanted:
+        if table in tables:
             con.execute(sql[table].format(comm_rows=comm_rows))
         if table == "kernels":
-            if table in wanted:
+            if table in tables:
                 log.rules["kernels"] = "trace hardware tasks"
             con.execute(sql["kernel_places"])
             if scalar(con, "select count(*) > 0 and count(connection_id) = 0 from kernels"):
                 con.execute(sql["kernel_connections"])
-        elif table == "steps" and table in wanted and is_empty(con, "steps"):
+        elif table == "steps" and table in tables and is_empty(con, "steps"):
             make_iterations(con)
             con.execute(sql["iterations"].format(iteration=iteration_sql("o.name", "t.name")))
             if put_steps(con, log):
@@ -136,7 +136,7 @@ def _derive(
             count=untyped,
         )
     unbound = scalar(con, sql["unbound"])
-    if unbound and "launches" in wanted:
+    if unbound and "launches" in tables:
         log.warn(
             "trace: {unbound} device tasks whose launching call was not recorded", unbound=unbound
         )

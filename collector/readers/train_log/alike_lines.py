@@ -67,14 +67,14 @@ def split_alike(lines: pl.Series, forms: list[Form]) -> tuple[pl.DataFrame, pl.S
         parts.append(rows)
     while left.height >= _FEWEST and len(forms) < _MOST_FORMS and tried < _MOST_TRIED:
         tried += 1
-        found = form_of(left["text"][0])
-        if found is None:
+        line_form = form_of(left["text"][0])
+        if line_form is None:
             none_yet.append(left.head(1))
             left = left.slice(1)
             continue
-        forms.append(found)
+        forms.append(line_form)
         before = left.height
-        rows, left = _match_form(found, left)
+        rows, left = _match_form(line_form, left)
         parts.append(rows)
         if left.height == before:  # not even itself
             none_yet.append(left.head(1))
@@ -112,13 +112,13 @@ def form_of(line: str) -> Form | None:
             if other is not None and other.step != base.step:
                 steps.append(at)
                 continue
-        found = _figure(line, token)
-        if found == _NO_FIGURE and _COUNT.fullmatch(token[0]) and other == base:
+        figure = _figure(line, token)
+        if figure == _NO_FIGURE and _COUNT.fullmatch(token[0]) and other == base:
             whole.add(at)
-            found = None
-        if found is None:
+            figure = None
+        if figure is None:
             continue
-        name, small, large = found
+        name, small, large = figure
         if not small or not large:
             return None
         figures.append((at, name, small, large))
@@ -166,17 +166,17 @@ def _tells(rows: pl.DataFrame, entry: LogEntry) -> bool:
     if rows.height != 1:
         return False
     step, values = rows["step"][0], {name: rows[name][0] for name in _NAMES}
-    told = {name: value for name, value in values.items() if value is not None}
+    texts = {name: value for name, value in values.items() if value is not None}
     return bool(
         step == entry.step
-        and told.keys() == entry.values.keys()
-        and all(math.isclose(told[name], value) for name, value in entry.values.items())
+        and texts.keys() == entry.values.keys()
+        and all(math.isclose(texts[name], value) for name, value in entry.values.items())
     )
 
 
 def _entry(line: str) -> LogEntry | None:
-    told = list(parse(line.encode()))
-    return told[0] if len(told) == 1 else None
+    entries = list(parse(line.encode()))
+    return entries[0] if len(entries) == 1 else None
 
 
 def _with(line: str, token: re.Match[str], text: str) -> str:
@@ -207,8 +207,8 @@ def _figure(line: str, token: re.Match[str]) -> tuple[str, float, float] | None:
     return (names.pop(), small, large) if len(names) == 1 else _NO_FIGURE
 
 
-def _divisor(told: float) -> float:
-    return next((one for one in _DIVISORS if abs(told / one - 1) < 1e-6), 0.0)
+def _divisor(value: float) -> float:
+    return next((one for one in _DIVISORS if abs(value / one - 1) < 1e-6), 0.0)
 
 
 def _match_form(form: Form, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -216,20 +216,20 @@ def _match_form(form: Form, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataF
     parts = lines["text"].str.extract_groups(form.pattern).struct.unnest()
     texts = [parts[name] for name in parts.columns]
     is_so = texts[0].is_not_null()
-    told: dict[int, pl.Series] = {}
+    values_at: dict[int, pl.Series] = {}
     for at in form.steps:
-        told[at] = texts[at].cast(pl.Int64, strict=False)
-        is_so &= told[at].is_not_null() & (texts[at].str.len_bytes() <= 18)
+        values_at[at] = texts[at].cast(pl.Int64, strict=False)
+        is_so &= values_at[at].is_not_null() & (texts[at].str.len_bytes() <= 18)
     for at, *_ in form.figures:
         text = texts[at]
         if text.str.contains(",", literal=True).any():
             is_so &= text.str.contains(_GROUPED)
             text = text.str.replace_all(",", "", literal=True)
-        told[at] = text.cast(pl.Float64, strict=False)
-        is_so &= told[at].is_finite()
+        values_at[at] = text.cast(pl.Float64, strict=False)
+        is_so &= values_at[at].is_finite()
     is_so = is_so.fill_null(value=False)
     own = lines["line"].filter(is_so)
-    numbers = [told[at].filter(is_so) for at in form.steps]
+    numbers = [values_at[at].filter(is_so) for at in form.steps]
     unknown = pl.Series([None], dtype=pl.Float64).new_from_index(0, len(own))
     step = numbers[0] if numbers else unknown.cast(pl.Int64)
     if len(numbers) == 3:
@@ -238,20 +238,20 @@ def _match_form(form: Form, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataF
     rows: dict[str, pl.Series] = {"line": own, "step": step}
     values = {name: np.full(len(own), value) for name, value in form.fixed}
     for at, name, small, large in form.figures:
-        given = told[at].filter(is_so).to_numpy()
-        shown = given / small
+        values_here = values_at[at].filter(is_so).to_numpy()
+        ratios = values_here / small
         if small != large:
-            shown = np.where(given > 1, given / large, shown)
+            ratios = np.where(values_here > 1, values_here / large, ratios)
         if name in POSITIVE:
-            shown = np.where(given > 0, shown, np.nan)
+            ratios = np.where(values_here > 0, ratios, np.nan)
         is_more = name in SUMMED and name in values
-        values[name] = np.nan_to_num(values[name]) + shown if is_more else shown
+        values[name] = np.nan_to_num(values[name]) + ratios if is_more else ratios
     if "per_device" in values and "tokens_per_s" in values:  # it is said of these
         values["per_device"] = np.where(np.isnan(values["tokens_per_s"]), np.nan, 1.0)
     for name in _NAMES:
         rows[name] = pl.Series(values[name], nan_to_null=True) if name in values else unknown
     if form.at is not None:
         rows["at_s"] = seconds(texts[form.at].filter(is_so))
-    found = pl.DataFrame(rows)
+    frame = pl.DataFrame(rows)
     is_told = pl.any_horizontal(pl.col(*COLUMNS).is_not_null())
-    return found.filter(is_told), lines.filter(~is_so)
+    return frame.filter(is_told), lines.filter(~is_so)

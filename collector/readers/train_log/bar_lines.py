@@ -38,28 +38,28 @@ def split_bars(lines: pl.Series) -> tuple[pl.DataFrame, pl.Series]:
         .with_columns(pl.col("value").str.strip_chars().cast(pl.Float64))
     )
     keys = sorted(pieces["key"].unique(), key=lambda key: key.strip() not in WEAK)
-    known = {key: column_of(key, is_percent=True) for key in keys}
+    columns_of = {key: column_of(key, is_percent=True) for key in keys}
     rows: dict[str, pl.Series] = {"line": at, "step": step.filter(is_plain).cast(pl.Int64)}
     lines_at = np.full(len(lines), -1)
     lines_at[at.to_numpy()] = np.arange(len(at))
     for name in _NAMES:
         values = np.full(len(at), np.nan)
-        for key, (column, divisor) in known.items():
+        for key, (column, divisor) in columns_of.items():
             if column == name:
-                chosen = pieces.filter(pl.col("key") == key)
-                told = chosen["value"].to_numpy()
-                is_told = (told > 0) | (name not in POSITIVE)
-                places = lines_at[chosen["line"].to_numpy()[is_told]]
+                pieces_of_key = pieces.filter(pl.col("key") == key)
+                numbers = pieces_of_key["value"].to_numpy()
+                is_told = (numbers > 0) | (name not in POSITIVE)
+                places = lines_at[pieces_of_key["line"].to_numpy()[is_told]]
                 former = np.nan_to_num(values[places]) if name in SUMMED else 0.0
-                values[places] = former + told[is_told] / divisor
+                values[places] = former + numbers[is_told] / divisor
         rows[name] = pl.Series(values).fill_nan(None)
     own = pieces.filter(  # of rates, which are above 0 where they are known
         pl.col("key").str.strip_chars().is_in(PER_DEVICE), pl.col("value") > 0
     )["line"].unique()
     rows["per_device"] = pl.select(pl.when(at.is_in(own.implode())).then(1.0)).to_series()
     rows["at_s"] = seconds(before.filter(is_plain))
-    found = pl.DataFrame(rows)
-    return found.filter(pl.any_horizontal(pl.col(*COLUMNS).is_not_null())), ~is_plain
+    frame = pl.DataFrame(rows)
+    return frame.filter(pl.any_horizontal(pl.col(*COLUMNS).is_not_null())), ~is_plain
 
 
 def seconds(texts: pl.Series) -> pl.Series:

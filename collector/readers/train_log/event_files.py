@@ -50,14 +50,14 @@ def read_events(
 def _lines_of(path: Path, advance: Callable[[int], None]) -> pl.DataFrame:
     column_numbers, steps, values, times = array("b"), array("q"), array("d"), array("d")
     places = {name: number for number, name in enumerate(_NAMES)}
-    known: dict[str, tuple[int, float, bool, bool]] = {}
+    values_of: dict[str, tuple[int, float, bool, bool]] = {}
     for event in _events(path):
         for value in event.summary.value:
             tag = value.tag
-            if tag not in known:
+            if tag not in values_of:
                 name, divisor, is_of_device = _column(tag)
-                known[tag] = (places.get(name, -1), divisor, is_of_device, name in POSITIVE)
-            place, divisor, is_of_device, is_positive = known[tag]
+                values_of[tag] = (places.get(name, -1), divisor, is_of_device, name in POSITIVE)
+            place, divisor, is_of_device, is_positive = values_of[tag]
             number = _number(value) if place >= 0 else None
             if number is None or (is_positive and not number > 0):
                 continue
@@ -76,7 +76,7 @@ def _lines_of(path: Path, advance: Callable[[int], None]) -> pl.DataFrame:
     })  # fmt: skip
     # A writer that goes back to an earlier step begins again.
     frame = frame.with_columns((pl.col("step").diff() < 0).fill_null(value=False).alias("back"))
-    found = frame.group_by(pl.col("back").cum_sum().alias("part"), "step", maintain_order=True).agg(
+    lines = frame.group_by(pl.col("back").cum_sum().alias("part"), "step", maintain_order=True).agg(
         pl.col("at_s").max().alias("written_s"),
         *(
             pl.col("value").filter(pl.col("column") == number).last().alias(name)
@@ -88,7 +88,7 @@ def _lines_of(path: Path, advance: Callable[[int], None]) -> pl.DataFrame:
     )
     finite = [pl.when(pl.col(name).is_finite()).then(pl.col(name)).alias(name) for name in places]
     return (
-        found.with_columns(strange.alias("strange"))
+        lines.with_columns(strange.alias("strange"))
         .with_columns(*finite)
         .with_columns(
             pl.when(pl.col("strange") > 0)
@@ -126,10 +126,10 @@ def _number(value: Any) -> float | None:
     if kind != "tensor" or value.tensor.dtype not in _FLOATS:
         return None
     tensor, form = value.tensor, _FLOATS[value.tensor.dtype]
-    told = [*tensor.float_val, *tensor.double_val]
-    if not told and len(tensor.tensor_content) == struct.calcsize(form):
-        told = [*struct.unpack(form, tensor.tensor_content)]
-    return float(told[0]) if len(told) == 1 else None
+    numbers = [*tensor.float_val, *tensor.double_val]
+    if not numbers and len(tensor.tensor_content) == struct.calcsize(form):
+        numbers = [*struct.unpack(form, tensor.tensor_content)]
+    return float(numbers[0]) if len(numbers) == 1 else None
 
 
 _FLOATS = {1: "<f", 2: "<d"}  # DT_FLOAT, DT_DOUBLE

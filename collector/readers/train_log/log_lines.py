@@ -294,7 +294,7 @@ def column_of(key: str, *, is_percent: bool) -> tuple[str | None, float]:
 def _seconds(text: str) -> float:
     """Since 1970 on the clock of whoever wrote the line; NaN for what is no time."""
     try:
-        found = datetime.fromisoformat(text.replace(",", "."))
+        moment = datetime.fromisoformat(text.replace(",", "."))
     except ValueError:
         return math.nan
-    return found.replace(tzinfo=timezone.utc).timestamp()
+    return moment.replace(tzinfo=timezone.utc).timestamp()

@@ -38,8 +38,8 @@ def length_files(folder: Path) -> list[Path]:
     """Files of the hook in a folder, each rank's in the order of their writing."""
     if not folder.is_dir():
         return []
-    found = [(match, one) for one in folder.iterdir() if (match := _FILE.fullmatch(one.name))]
-    return [one for match, one in sorted(found, key=lambda f: (int(f[0][1]), int(f[0][2] or 0)))]
+    files = [(match, one) for one in folder.iterdir() if (match := _FILE.fullmatch(one.name))]
+    return [one for match, one in sorted(files, key=lambda f: (int(f[0][1]), int(f[0][2] or 0)))]
 
 
 def read_lengths(folder: Path) -> pl.DataFrame:
@@ -53,7 +53,7 @@ def read_lengths(folder: Path) -> pl.DataFrame:
         raise TraceNotFound(
             f"{folder}: no lengths_rank*.jsonl: give the folder that sequence_length_recorder wrote"
         )
-    told: dict[tuple[int, int, int], list[int]] = {}
+    lengths: dict[tuple[int, int, int], list[int]] = {}
     holder: dict[int, int] = {}
     for path in files:
         match = _FILE.fullmatch(path.name)
@@ -68,6 +68,6 @@ def read_lengths(folder: Path) -> pl.DataFrame:
                     raise TraceFormatError(path, f"line {number + 1}", str(error)) from error
                 place = rank if one.dp is None else one.dp
                 if holder.setdefault(place, rank) == rank:
-                    told[one.iter, one.micro, rank] = one.lengths
-    rows = [(*key, length) for key, own in sorted(told.items()) for length in own if length]
+                    lengths[one.iter, one.micro, rank] = one.lengths
+    rows = [(*key, length) for key, own in sorted(lengths.items()) for length in own if length]
     return pl.DataFrame(rows, schema=_SCHEMA, orient="row")

@@ -101,7 +101,7 @@ def _telling(block: bytes) -> list[str]:
 
 def _of_metrics(lines: list[str]) -> list[Speculation]:
     sums: dict[tuple[str, str], float] = {}
-    seen: dict[tuple[str, str], list[float]] = {}
+    labels_of: dict[tuple[str, str], list[float]] = {}
     heads: dict[str, dict[int, float]] = {}
     for line in lines:
         sample = _SAMPLE.match(line)
@@ -113,28 +113,28 @@ def _of_metrics(lines: list[str]) -> list[Speculation]:
             if position := _POSITION.search(labels):
                 own = heads.setdefault(engine, {})
                 own[int(position[1])] = own.get(int(position[1]), 0.0) + value
-        elif told := _COUNTERS.get(plain):
-            sums[engine, told] = sums.get((engine, told), 0.0) + value
-        elif told := _MEANS.get(plain):
-            seen.setdefault((engine, told), []).append(value)
+        elif measure := _COUNTERS.get(plain):
+            sums[engine, measure] = sums.get((engine, measure), 0.0) + value
+        elif measure := _MEANS.get(plain):
+            labels_of.setdefault((engine, measure), []).append(value)
     engines = dict.fromkeys([
         *(engine for engine, _ in sums), *heads,
-        *(engine for engine, told in seen if told == "length"),
+        *(engine for engine, measure in labels_of if measure == "length"),
     ])  # fmt: skip
     return [
         Speculation(
             engine, sums.get((engine, "drafts")), sums.get((engine, "drafted")),
             sums.get((engine, "accepted")), heads.get(engine, {}),
-            length=_mean(seen.get((engine, "length"), [])),
+            length=_mean(labels_of.get((engine, "length"), [])),
             # Each engine's ranks tell the rate of all of them.
-            rate=max(seen.get((engine, "rate"), []), default=0.0) or None,
+            rate=max(labels_of.get((engine, "rate"), []), default=0.0) or None,
         )
         for engine in engines
     ]  # fmt: skip
 
 
 def _of_log(lines: list[str]) -> list[Speculation]:
-    found = []
+    rows = []
     lengths, counts, shares, rates = [], [], [], []
     sglang: list[tuple[float, float]] = []
     for line in lines:
@@ -153,7 +153,7 @@ def _of_log(lines: list[str]) -> list[Speculation]:
         weights = [drafted for _, drafted in counts] if len(counts) == len(lengths) else []
         weights = weights if sum(weights) else [1.0] * len(lengths)
         width = min(map(len, shares)) if len(shares) == len(lengths) else 0
-        found.append(
+        rows.append(
             Speculation(
                 "vllm",
                 drafted=sum(drafted for _, drafted in counts) if counts else None,
@@ -167,9 +167,9 @@ def _of_log(lines: list[str]) -> list[Speculation]:
         )
     if sglang:  # a line is of as many steps as any other
         busy = [rate for _, rate in sglang if rate > 0]
-        told = _mean([length for length, _ in sglang])
-        found.append(Speculation("sglang", length=told, rate=_mean(busy)))
-    return found
+        mean_length = _mean([length for length, _ in sglang])
+        rows.append(Speculation("sglang", length=mean_length, rate=_mean(busy)))
+    return rows
 
 
 def _mean(values: list[float]) -> float | None:

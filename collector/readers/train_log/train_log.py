@@ -59,17 +59,17 @@ def read_log(
 
     Raises TraceNotFound where there is no such file, TraceFormatError where it logs no step.
     """
-    gathered = LogRows()
+    log_rows = LogRows()
     former = None
     if written := event_files(Path(path)):
         former = read_events(written, advance)
     else:
         for line, is_ended in _telling_lines(Path(path), size_bytes, advance):
-            _gather(gathered, line, is_ended)
-    found = log_so_far(gathered, path, former)
-    if found.rows.is_empty():
+            _gather(log_rows, line, is_ended)
+    log = log_so_far(log_rows, path, former)
+    if log.rows.is_empty():
         raise _nothing_logged(path)
-    return found
+    return log
 
 
 def read_lines(
@@ -79,12 +79,12 @@ def read_lines(
 
     `path` may be a folder of event files. Raises as `read_log`.
     """
-    gathered = LogRows()
+    rows_of_log = LogRows()
     if written := event_files(path):
-        found = read_events(written, advance)
-        if found.is_empty():
+        log_rows = read_events(written, advance)
+        if log_rows.is_empty():
             raise _nothing_logged(path)
-        return found, gathered.facts()
+        return log_rows, rows_of_log.facts()
     parts: list[pl.DataFrame] = []
     alike = partial(split_alike, forms=[])
     for block, is_ended in _blocks(path, None, advance, 0):
@@ -100,41 +100,43 @@ def read_lines(
                 at = at.filter(is_other)
         order = []
         for number in at.to_list():
-            count = len(gathered)
-            _gather(gathered, lines[number].encode(), is_ended)
-            order += [number] * (len(gathered) - count)
-        found_here.append(gathered.take().with_columns(pl.Series("line", order, pl.UInt32)))
-        told = [rows.select("line", *SCHEMA) for rows in found_here if len(rows)]
-        parts += told if len(told) < 2 else [pl.concat(told).sort("line", maintain_order=True)]
-    found = pl.concat(parts).drop("line") if parts else gathered.rows()
-    if found.is_empty():
+            count = len(rows_of_log)
+            _gather(rows_of_log, lines[number].encode(), is_ended)
+            order += [number] * (len(rows_of_log) - count)
+        found_here.append(rows_of_log.take().with_columns(pl.Series("line", order, pl.UInt32)))
+        frames = [rows.select("line", *SCHEMA) for rows in found_here if len(rows)]
+        parts += (
+            frames if len(frames) < 2 else [pl.concat(frames).sort("line", maintain_order=True)]
+        )
+    log_rows = pl.concat(parts).drop("line") if parts else rows_of_log.rows()
+    if log_rows.is_empty():
         raise _nothing_logged(path)
-    return found, gathered.facts()
+    return log_rows, rows_of_log.facts()
 
 
-def gather(path: Path, gathered: LogRows, begin_bytes: int, end_bytes: int) -> None:
+def gather(path: Path, log_rows: LogRows, begin_bytes: int, end_bytes: int) -> None:
     """Read a part of a log that begins and ends between lines, after what was gathered before.
 
     Raises TraceNotFound where there is no such file.
     """
     size_bytes = end_bytes - begin_bytes
     for line, is_ended in _telling_lines(path, size_bytes, begin_bytes=begin_bytes):
-        _gather(gathered, line, is_ended)
+        _gather(log_rows, line, is_ended)
 
 
-def log_so_far(gathered: LogRows, path: str | Path, former: pl.DataFrame | None = None) -> TrainLog:
+def log_so_far(log_rows: LogRows, path: str | Path, former: pl.DataFrame | None = None) -> TrainLog:
     """What was gathered of a log so far, after `former` rows of `train_log` where there are any."""
-    rows = gathered.rows()
+    rows = log_rows.rows()
     rows = rows if former is None else pl.concat([former.select(rows.columns), rows])
     rows, notes = _last_of_each(rows, Path(path).name)
-    return TrainLog(rows, gathered.facts(), notes)
+    return TrainLog(rows, log_rows.facts(), notes)
 
 
-def _gather(gathered: LogRows, line: bytes, is_ended: bool) -> None:
+def _gather(log_rows: LogRows, line: bytes, is_ended: bool) -> None:
     for logged in parse(line, is_ended=is_ended):
-        gathered.add(logged)
+        log_rows.add(logged)
     for name, value in arguments(line) if is_ended else ():
-        gathered.say(name, value)
+        log_rows.say(name, value)
 
 
 def require_logged(path: Path) -> None:
@@ -153,20 +155,20 @@ def read(
     con: duckdb.DuckDBPyConnection,
     source: RankSource,
     log: ReadLog,
-    wanted: frozenset[str],
+    tables: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
     """Fill `train_log`."""
     for file in source.files.get("train_log", ()):
         try:
-            found = read_log(file.path, size_bytes=file.size_bytes, advance=advance)
+            log_content = read_log(file.path, size_bytes=file.size_bytes, advance=advance)
         except TraceNotFound as error:  # the rank is read without it
             raise TraceFormatError(file.path, "trainer log", "it no longer exists") from error
-        insert_rows(con, "train_log", found.rows.to_arrow())
-        for note in found.notes:
+        insert_rows(con, "train_log", log_content.rows.to_arrow())
+        for note in log_content.notes:
             log.warn(note)
         for name in LogFacts.__dataclass_fields__:
-            value = getattr(found.facts, name)
+            value = getattr(log_content.facts, name)
             if value is not None:
                 log.rules[f"{RULE}.{name}"] = str(value)
 
@@ -200,9 +202,9 @@ class LogRows:
                 self.say(name, 0 if rest else max(0, each))
 
     def say(self, name: str, value: int) -> None:
-        said = self._said.setdefault(name, set())
-        if len(said) < 2:
-            said.add(value)
+        values = self._said.setdefault(name, set())
+        if len(values) < 2:
+            values.add(value)
 
     def __len__(self) -> int:
         return sum(chunk.height for chunk in self._chunks) + len(self._lines)
@@ -231,8 +233,8 @@ class LogRows:
     def _one(self, *names: str) -> int | None:
         """What the first that is said at all always says."""
         for name in names:
-            if said := self._said.get(name):
-                return (next(iter(said)) or None) if len(said) == 1 else None
+            if values := self._said.get(name):
+                return (next(iter(values)) or None) if len(values) == 1 else None
         return None
 
     def _flush(self) -> None:
@@ -277,15 +279,15 @@ def _telling_lines(
 ) -> Iterator[tuple[bytes, bool]]:
     """Lines with one of the marks in them, and whether they have ended."""
     for block, is_ended in _blocks(path, size_bytes, advance, begin_bytes):
-        found: dict[int, int] = {}
+        marks: dict[int, int] = {}
         for mark in MARKS:
             at = block.find(mark)
             while at >= 0:
                 end = block.find(b"\n", at)
                 end = len(block) if end < 0 else end
-                found[block.rfind(b"\n", 0, at) + 1] = end
+                marks[block.rfind(b"\n", 0, at) + 1] = end
                 at = block.find(mark, end)
-        for start, end in sorted(found.items()):
+        for start, end in sorted(marks.items()):
             if end - start <= _LINE_BYTES:
                 yield block[start:end], is_ended
 
@@ -335,10 +337,12 @@ def _history(file: BinaryIO) -> bytes:
     content = head + file.read(_STATE_BYTES) if is_state else b""
     file.seek(0)
     try:
-        told = json.loads(content).get("log_history") if content else None
+        history = json.loads(content).get("log_history") if content else None
     except (ValueError, RecursionError):
         return b""
-    return "".join(f"{json.dumps(one)}\n" for one in told or () if isinstance(one, dict)).encode()
+    return "".join(
+        f"{json.dumps(one)}\n" for one in history or () if isinstance(one, dict)
+    ).encode()
 
 
 def _nothing_logged(path: str | Path) -> TraceFormatError:

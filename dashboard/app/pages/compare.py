@@ -48,10 +48,10 @@ def steps_of(one: Page, side: Side) -> list[answers.Window]:
     return answers.windows(one.frame(step_borders, at=at), steps, at.window_ns)
 
 
-def slots(one: Page, shown: list[answers.Window]) -> list[Slot]:
+def slots(one: Page, windows: list[answers.Window]) -> list[Slot]:
     """The bins of some steps of a capture."""
     at = one.frame(extent)
-    columns = answers.columns_of(len(shown), ranks)
+    columns = answers.columns_of(len(windows), ranks)
     return [
         Slot(
             step.step,
@@ -59,7 +59,7 @@ def slots(one: Page, shown: list[answers.Window]) -> list[Slot]:
             step.start_ns,
             step.at_ns,
         )
-        for step in shown
+        for step in windows
     ]
 
 
@@ -108,7 +108,7 @@ if needs_all(sides[0], sides[1]):
     if None in kernels:
         slot.empty()
         st.stop()
-    sides = [side.with_kernels(found) for side, found in zip(sides, kernels, strict=True)]
+    sides = [side.with_kernels(kernels_of) for side, kernels_of in zip(sides, kernels, strict=True)]
 refused = ""
 try:
     found = difference.compare(sides[0], sides[1], page.view.by)

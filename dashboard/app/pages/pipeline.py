@@ -56,14 +56,14 @@ with right:
 def _tell_what_ran() -> None:
     """The command's tables, where passes cannot be drawn: of one stage of several, say."""
     try:
-        found = page.later(what_ran, rank=None, step=None)
+        answer = page.later(what_ran, rank=None, step=None)
     except (CannotAnswer, TraceNotFound):  # the reason is told by now
         return
-    if found is not None:
-        page.table(found.phases, name="pipeline_phases", title="Phases of the pipeline")
-        page.table(found.masking, name="pipeline_masking", title="Masking by phase")
-        page.table(found.stages, name="pipeline_stages", title="Work of pipeline stages")
-        page.notes([*found.notes, *page.frame(query.notes, rank=None, step=None)])
+    if answer is not None:
+        page.table(answer.phases, name="pipeline_phases", title="Phases of the pipeline")
+        page.table(answer.masking, name="pipeline_masking", title="Masking by phase")
+        page.table(answer.stages, name="pipeline_stages", title="Work of pipeline stages")
+        page.notes([*answer.notes, *page.frame(query.notes, rank=None, step=None)])
 
 
 told = None

@@ -49,8 +49,8 @@ def show_evidence(ranked: pl.DataFrame) -> None:
     """What the verdicts rest on: of the rank chosen above, else of the first suspects."""
     rows = ranked.to_dicts()
     suspects = [row for row in rows if row["verdict"] is not None]
-    told = [row for row in rows if row["rank"] == page.view.rank]
-    for number, row in enumerate(told or suspects[:LINKS]):
+    rows_of_rank = [row for row in rows if row["rank"] == page.view.rank]
+    for number, row in enumerate(rows_of_rank or suspects[:LINKS]):
         verdict = blamed_ranks.VERDICT_WORDS.get(row["verdict"], figures.NO_SUSPECT)
         title = f"{say('rank')} {row['rank']}: {say(verdict)}"
         with st.expander(plain(title), expanded=not number):
@@ -64,9 +64,9 @@ def show_evidence(ranked: pl.DataFrame) -> None:
                 Message("Rank {rank} in the timeline", rank=row["rank"]), "timeline",
                 rank=row["rank"],
             )  # fmt: skip
-    if not told and not suspects:
+    if not rows_of_rank and not suspects:
         page.text(answers.nobody(ranked))
-    if len(suspects) > LINKS and not told:
+    if len(suspects) > LINKS and not rows_of_rank:
         page.text(
             Message(
                 "Suspected, too: {count}. Choose a rank above for its evidence.",

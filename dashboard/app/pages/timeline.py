@@ -44,9 +44,13 @@ def lower_capture() -> KnownCapture | None:
         return None
 
     def put() -> None:
-        chosen = st.session_state["beneath"]
-        base = (chosen.store, chosen.run, chosen.capture) if chosen else (None, None, None)
-        page.look_at(beneath=1 if chosen else None, **dict(zip(BASE, base, strict=True)))
+        capture_below = st.session_state["beneath"]
+        base = (
+            (capture_below.store, capture_below.run, capture_below.capture)
+            if capture_below
+            else (None, None, None)
+        )
+        page.look_at(beneath=1 if capture_below else None, **dict(zip(BASE, base, strict=True)))
 
     st.session_state["beneath"] = page.known.base(view) if view.beneath else None
     return st.selectbox(

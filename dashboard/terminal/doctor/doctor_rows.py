@@ -47,12 +47,12 @@ def doctor_rows(reports: Sequence[CaptureReport], disk: Disk) -> list[dict[str, 
     `status`: read, in_part (something was lost or not selected), or not_read with its reason.
     """
     rows = [_rank_row(report, rank) for report in reports for rank in report.ranks]
-    known = {row["run"]: None for row in rows}
+    row_of_run = {row["run"]: None for row in rows}
     for outcome in disk.failed:
         place = {"run": outcome.run, "capture": outcome.capture, "rank": outcome.rank}
-        if not known or outcome.run in known:
-            told = {"status": "not_read", "reason": outcome.error, "source_root": outcome.root}
-            rows.append({**place, **told})
+        if not row_of_run or outcome.run in row_of_run:
+            record = {"status": "not_read", "reason": outcome.error, "source_root": outcome.root}
+            rows.append({**place, **record})
     return rows
 
 
@@ -128,25 +128,25 @@ def config_of(ranks: Sequence[RankReport]) -> str | None:
 
     None where nothing that they lack can be asked of torch_npu's profiler.
     """
-    wanted = dict.fromkeys(s for rank in ranks for v in rank.verdicts for s in v.settings)
-    known = [rank for rank in ranks if rank.facts["framework"] in (None, "pytorch")]
-    if not wanted or not known:
+    settings = dict.fromkeys(s for rank in ranks for v in rank.verdicts for s in v.settings)
+    ranks_here = [rank for rank in ranks if rank.facts["framework"] in (None, "pytorch")]
+    if not settings or not ranks_here:
         return None
-    options = [known_options(rank.facts, rank.options) for rank in known]
+    options = [known_options(rank.facts, rank.options) for rank in ranks_here]
     counted = Counter(map(repr, options))
-    return snippet(max(options, key=lambda one: counted[repr(one)]), wanted)
+    return snippet(max(options, key=lambda one: counted[repr(one)]), settings)
 
 
 def doctor_notes(reports: Sequence[CaptureReport], disk: Disk) -> list[str]:
     """What concerns captures and the disk, each a sentence."""
     notes: list[str] = []
     for report in reports:
-        told = [*_missing(report), *remarks(report)]
+        sentences = [*_missing(report), *remarks(report)]
         if len(reports) > 1:
             of_one = "{run}, {capture}: {note}"
             place = {"run": report.run, "capture": report.capture}
-            told = [Message(of_one, **place, note=one) for one in told]
-        notes += told
+            sentences = [Message(of_one, **place, note=one) for one in sentences]
+        notes += sentences
     notes += compared_notes(disk.compared)
     notes += [f"{problem.path}: {problem.message}" for problem in disk.problems]
     if disk.beside is None:
@@ -158,18 +158,18 @@ def doctor_notes(reports: Sequence[CaptureReport], disk: Disk) -> list[str]:
 
 def _missing(report: CaptureReport) -> Iterator[str]:
     if report.missing_ranks:
-        told = "{ranks} of {count} missing" if report.world_size else "{ranks} missing"
-        yield Message(told, ranks=ranks_named(report.missing_ranks), count=report.world_size)
+        sentence = "{ranks} of {count} missing" if report.world_size else "{ranks} missing"
+        yield Message(sentence, ranks=ranks_named(report.missing_ranks), count=report.world_size)
 
 
 def remarks(report: CaptureReport) -> Iterator[str]:
     """What is unknown of a capture, and what was recorded in vain: a sentence each."""
     if report.missing_ranks is None:
         least = report.least_rank_count
-        told = "how many ranks the job has is unknown"
+        sentence = "how many ranks the job has is unknown"
         if least and least > len(report.ranks):
-            told = "how many ranks the job has is unknown, at least {count}"
-        yield Message(told, count=least)
+            sentence = "how many ranks the job has is unknown, at least {count}"
+        yield Message(sentence, count=least)
     if report.overhead.reason:
         yield Message("the profiler's overhead is unknown: {reason}", reason=report.overhead.reason)
     if all(rank.root is None for rank in report.ranks):
@@ -177,10 +177,10 @@ def remarks(report: CaptureReport) -> Iterator[str]:
     yield from report.doubts
     others = {rank.facts["framework"] for rank in report.ranks} - {None, "pytorch", "kineto"}
     if others:
-        listed = " and ".join(sorted(others))
+        names = " and ".join(sorted(others))
         yield Message(
             "remedies are given as torch_npu options; options of {frameworks} differ",
-            frameworks=listed,
+            frameworks=names,
         )
     needless = sorted({name for rank in report.ranks for name in idle_options(rank.options)})
     if needless:
@@ -195,10 +195,10 @@ RULES = "where the rules differ: docs/steps-and-the-profiler.md"
 def compared_notes(compared: Sequence[StepComparison]) -> Iterator[str]:
     """A sentence per measure."""
     for one in compared:
-        told = f"{one.agreeing_count} of {one.compared_count} steps agree"
+        sentence = f"{one.agreeing_count} of {one.compared_count} steps agree"
         farthest = farthest_apart(one)
         rest = f"; farthest apart: {farthest}; {RULES}" if farthest else ""
-        yield f"compared with msprof-analyze ({one.folder}): {one.measure}: {told}{rest}"
+        yield f"compared with msprof-analyze ({one.folder}): {one.measure}: {sentence}{rest}"
 
 
 def farthest_apart(one: StepComparison) -> str | None:

@@ -84,10 +84,10 @@ def _summary(report: CaptureReport, disk: Disk) -> Text:
         text.append(f"; data of {ranks_named(damaged)} was lost", style="red")
     elif not failed and all(rank.loss.files is not None for rank in report.ranks):
         text.append("; nothing was lost")
-    said = Counter(verdict.support for verdict in report.verdicts)
+    counts = Counter(verdict.support for verdict in report.verdicts)
     text.append(
-        f"\n{said['yes']} of {len(report.verdicts)} analyses possible, {said['partly']} partly,"
-        f" {said['no']} not\n"
+        f"\n{counts['yes']} of {len(report.verdicts)} analyses possible, {counts['partly']} partly,"
+        f" {counts['no']} not\n"
     )
     return text
 
@@ -97,14 +97,14 @@ def _capabilities(report: CaptureReport) -> Iterator[RenderableType]:
     for heading in ("", "analysis", "answers"):
         table.add_column(heading, no_wrap=heading != "answers", overflow="fold")
     for verdict in report.verdicts:
-        told = Text(verdict.question)
-        _explain(told, "", verdict.reason, verdict.remedy)
+        cell = Text(verdict.question)
+        _explain(cell, "", verdict.reason, verdict.remedy)
         for one in verdict.deviations[:GROUPS]:
             who = Text.assemble(f"{ranks_named(one.ranks)}: ", _support(one.verdict.support))
-            _explain(told, who, one.verdict.reason, one.verdict.remedy)
+            _explain(cell, who, one.verdict.reason, one.verdict.remedy)
         if len(verdict.deviations) > GROUPS:
-            told.append(f"\nand {len(verdict.deviations) - GROUPS} more: --json", style=DIM)
-        table.add_row(_support(verdict.support), verdict.capability, told)
+            cell.append(f"\nand {len(verdict.deviations) - GROUPS} more: --json", style=DIM)
+        table.add_row(_support(verdict.support), verdict.capability, cell)
     yield table
     overhead = report.overhead
     if overhead.ratio is not None:
@@ -115,13 +115,13 @@ def _capabilities(report: CaptureReport) -> Iterator[RenderableType]:
         )  # fmt: skip
 
 
-def _explain(told: Text, who: str | Text, reason: str | None, remedy: str | None) -> None:
+def _explain(cell: Text, who: str | Text, reason: str | None, remedy: str | None) -> None:
     """Add a line on why something is not possible, and one on what would help."""
     if reason or who:
-        told.append("\n").append(who)
-        told.append(", " if who and reason else "", style=DIM).append(reason or "", style=DIM)
+        cell.append("\n").append(who)
+        cell.append(", " if who and reason else "", style=DIM).append(reason or "", style=DIM)
     if remedy:
-        told.append("\n→ ").append(remedy)
+        cell.append("\n→ ").append(remedy)
 
 
 def _support(support: Support) -> Text:
@@ -247,11 +247,11 @@ def _recording(ranks: Sequence[RankReport]) -> Iterator[RenderableType]:
     def facts(rank: RankReport) -> tuple[str, ...]:
         own = rank.facts
         framework = " ".join(filter(None, (own["framework"], own["framework_version"])))
-        shown = (
+        facts = (
             own["source_format"], _list_of((rank.options or {}).get("export_type")),
             own["profiler_level"], framework, own["cann_version"], own["chip_name"], own["clock"],
         )  # fmt: skip
-        return tuple(one or UNKNOWN for one in shown)
+        return tuple(one or UNKNOWN for one in facts)
 
     for who, values in _alike(ranks, facts):
         table.add_row(who, *values)
@@ -355,18 +355,20 @@ def _rules(ranks: Sequence[RankReport]) -> Iterator[RenderableType]:
 def _rule_name(name: str) -> str:
     place, dot, rest = name.rpartition(".")
     words = {"producers_communication": "producer's communication", "rank": "rank from"}
-    told = words.get(rest, rest.replace("_", " "))
+    words_of_rule = words.get(rest, rest.replace("_", " "))
     places = {"ascend_db": "DB", "kernels": "kernel table", "trace": "timeline"}
-    return f"{places.get(place, place.replace('_', ' '))}: {told}" if dot else told
+    return (
+        f"{places.get(place, place.replace('_', ' '))}: {words_of_rule}" if dot else words_of_rule
+    )
 
 
 def _by_sentence(
-    ranks: Sequence[RankReport], told: Callable[[RankReport], Iterable[str]]
+    ranks: Sequence[RankReport], sentences: Callable[[RankReport], Iterable[str]]
 ) -> list[tuple[str, str]]:
     """(who, what) of every sentence, in order."""
     members: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
-        for sentence in told(rank):
+        for sentence in sentences(rank):
             members[sentence].append(rank.rank)
     return [
         ("all ranks" if len(who) == len(ranks) > 1 else ranks_named(who), sentence)
@@ -377,7 +379,7 @@ def _by_sentence(
 def _other_warnings(rank: RankReport) -> list[str]:
     """Warnings that are not told with a lost file."""
     lost = (rank.loss.files or {}).values()
-    return [told for told in rank.warnings or () if not any(why in told for why in lost)]
+    return [warning for warning in rank.warnings or () if not any(why in warning for why in lost)]
 
 
 def _bullets(title: str, sentences: Sequence[tuple[str, str]]) -> Iterator[RenderableType]:

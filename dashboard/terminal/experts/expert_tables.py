@@ -134,8 +134,8 @@ def _parts(frame: pl.DataFrame) -> list[Column]:
     scope = _scope_of(frame)
     if scope == "global":
         return []
-    found = [Column(_PARTS[scope], "scope_index", plain)]
-    return found + [Column("micro-batch", "micro_batch", plain)] * (scope == "micro_batch")
+    columns = [Column(_PARTS[scope], "scope_index", plain)]
+    return columns + [Column("micro-batch", "micro_batch", plain)] * (scope == "micro_batch")
 
 
 def _scope_of(frame: pl.DataFrame) -> str:
@@ -227,8 +227,8 @@ def bin_maxima(
     """The fullest of each block, in times its layer's mean, by (line, column) from the first."""
     first_layer, first = _span(loads["layer"])[0], _span(loads[item])[0]
     blocks: dict[tuple[int, int], float] = {}
-    told = over_mean(loads, item).select("layer", item, "over_mean").drop_nulls()
-    for layer, place, value in told.iter_rows():
+    maxima = over_mean(loads, item).select("layer", item, "over_mean").drop_nulls()
+    for layer, place, value in maxima.iter_rows():
         at = ((layer - first_layer) // lines_each, (place - first) // each)
         blocks[at] = max(value, blocks.get(at, 0.0))
     return blocks
@@ -285,7 +285,7 @@ def _signed_percent(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value * 100:+.1f} %"
 
 
-def layer_columns(seen: Overview) -> list[Column]:
+def layer_columns(overview: Overview) -> list[Column]:
     """Of the layers of a report: those that are known."""
     of_experts = [
         Column("max/mean", "max_over_mean", _ratio),
@@ -295,11 +295,11 @@ def layer_columns(seen: Overview) -> list[Column]:
     ]
     columns = [
         Column("layer", "layer", plain),
-        *(of_experts if seen.item == "expert" else []),
+        *(of_experts if overview.item == "expert" else []),
         Column("device max/mean", "device_max_over_mean", _ratio),
         Column("fullest device", "hottest_device", plain, 1),
         Column("costs ms", "excess_ns", ms),
     ]
-    if seen.layers["phase"].n_unique() > 1:
+    if overview.layers["phase"].n_unique() > 1:
         columns.insert(0, Column("phase", "phase"))
-    return [c for c in columns if c.key == "layer" or seen.layers[c.key].is_not_null().any()]
+    return [c for c in columns if c.key == "layer" or overview.layers[c.key].is_not_null().any()]

@@ -119,14 +119,16 @@ def holders_table(frame: pl.DataFrame, *, top: int = TOP) -> FittedTable:
         rows += named.head(top).to_dicts()
         others = named.slice(top)
         if others.height:
-            kept = sum_of(others, ["held_bytes", "share_ratio"])
-            kept |= {name: others[name][0] for name in ("run", "capture", "rank", "device_id")}
-            rows.append({**kept, "holder": f"{others.height} more"})
+            rest = sum_of(others, ["held_bytes", "share_ratio"])
+            rest |= {name: others[name][0] for name in ("run", "capture", "rank", "device_id")}
+            rows.append({**rest, "holder": f"{others.height} more"})
         rows += place.filter(unexplained).to_dicts()
-    told = {"earlier": "(older than the capture)", "unexplained": "(no recorded block)"}
+    words_of = {"earlier": "(older than the capture)", "unexplained": "(no recorded block)"}
     for row in rows:
-        known = row["holder"] == "operator"
-        row["held_by"] = row["name"] if known else told.get(row["holder"], f"({row['holder']})")
+        is_operator = row["holder"] == "operator"
+        row["held_by"] = (
+            row["name"] if is_operator else words_of.get(row["holder"], f"({row['holder']})")
+        )
         row["since"] = None if row["since_ns"] is None else row["peak_ns"] - row["since_ns"]
         row["freed"] = (
             _freed_after(row, "released_ns") if row["block_count"] is not None else UNKNOWN
@@ -148,9 +150,9 @@ def holders_table(frame: pl.DataFrame, *, top: int = TOP) -> FittedTable:
 def blocks_table(frame: pl.DataFrame, *, top: int = TOP) -> FittedTable:
     """Single blocks held at the peak."""
     nth = pl.int_range(pl.len()).over("run", "capture", "rank")
-    shown = frame.filter(nth < top)
+    visible = frame.filter(nth < top)
     rows = []
-    for row in shown.to_dicts():
+    for row in visible.to_dicts():
         since_ns = row["allocated_at_ns"]
         row["since"] = None if since_ns is None else row["peak_ns"] - since_ns
         row["freed"] = _freed_after(row, "released_at_ns")

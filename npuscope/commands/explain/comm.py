@@ -50,9 +50,9 @@ def _masking(by: CommKey) -> View:
 
     return View(
         "comm",
-        lambda con, chosen, top: query.comm(con, chosen, by=by, top=top),
+        lambda con, scope, top: query.comm(con, scope, by=by, top=top),
         masking_table,
-        means=lambda con, chosen: means.mean_comm(con, chosen, by=by),
+        means=lambda con, scope: means.mean_comm(con, scope, by=by),
     )
 
 
@@ -62,7 +62,7 @@ def _parts() -> View:
 
     return View(
         "step_parts",
-        lambda con, chosen, _: step_parts(con, chosen),
+        lambda con, scope, _: step_parts(con, scope),
         lambda frame, _, __: parts_table(frame),
     )
 
@@ -73,7 +73,7 @@ def _stretch() -> View:
 
     return View(
         "compute_stretch",
-        lambda con, chosen, _: query.compute_stretch(con, chosen),
+        lambda con, scope, _: query.compute_stretch(con, scope),
         lambda frame, _, __: stretch_table(frame),
     )
 
@@ -86,23 +86,23 @@ def _volume(by: Literal["link_traffic", "rank_matrix", "bandwidth", "contention"
     if by == "link_traffic":
         return View(
             by,
-            lambda con, chosen, top: volume.links(con, chosen, top=top),
+            lambda con, scope, top: volume.links(con, scope, top=top),
             tables.links_table,
-            means=lambda con, chosen: means.mean_links(con, chosen),
+            means=lambda con, scope: means.mean_links(con, scope),
             of=("links",),
         )
     if by == "rank_matrix":
         return View(
             by,
-            lambda con, chosen, top: volume.matrix(con, chosen, top=top),
+            lambda con, scope, top: volume.matrix(con, scope, top=top),
             tables.matrix_table,
-            means=lambda con, chosen: volume.mean_pairs(con, chosen),
+            means=lambda con, scope: volume.mean_pairs(con, scope),
             of=("matrix",),
         )
     if by == "contention":
         return View(
             by,
-            lambda con, chosen, top: volume.contention(con, chosen, top=top),
+            lambda con, scope, top: volume.contention(con, scope, top=top),
             lambda frame, _, top: tables.contention_table(frame, top),
             lambda rows: [_ONE_SIDE] if rows["slowdown_ratio"].count() == 0 < rows.height else [],
             of=("links", "peers"),
@@ -110,7 +110,7 @@ def _volume(by: Literal["link_traffic", "rank_matrix", "bandwidth", "contention"
         )
     return View(
         by,
-        lambda con, chosen, top: volume.bandwidth(con, chosen, top=top),
+        lambda con, scope, top: volume.bandwidth(con, scope, top=top),
         lambda frame, _, top: tables.bandwidth_table(frame, top),
     )
 
@@ -123,7 +123,7 @@ def _hierarchy(experts: int | None, top_k: int | None) -> View:
         raise UsageError("--by hierarchy: give the routing, as in --experts 256 --top-k 8")
     return View(
         "all_to_all",
-        lambda con, chosen, _: volume.hierarchy(con, chosen, experts=experts, top_k=top_k),
+        lambda con, scope, _: volume.hierarchy(con, scope, experts=experts, top_k=top_k),
         lambda frame, _, top: hierarchy_table(frame, top),
         lambda rows: [
             f"group {row['group_hash']}: {row['rank_count']} of {row['group_size']} ranks were"
@@ -162,7 +162,7 @@ TopK = Annotated[
 
 @command("run", "capture", "rank", "step")
 def comm(
-    asked: Request,
+    request: Request,
     by: By = "kind",
     *,
     top: TopOrAll = None,
@@ -186,20 +186,20 @@ def comm(
     from npuscope.profile import compare_ranks
 
     view = _hierarchy(experts, top_k) if by == "hierarchy" else _VIEWS[by]()
-    with asked.tables(need_steps=False) as (data, scope):
+    with request.tables(need_steps=False) as (data, scope):
         compare_ranks(data, is_needed=False)  # all ranks together know what groups are for
-        frame = view.rows(data.con, scope, top if asked.json else None)
+        frame = view.rows(data.con, scope, top if request.json else None)
         if frame.is_empty():  # a lone file of traffic answers without steps
-            asked.require_steps(data, scope)
+            request.require_steps(data, scope)
         notes = [*notes_of(data, scope), *view.notes(frame)]
         if frame.is_empty():
             notes += _why_nothing(view, data.con, scope)
         else:
-            seen = {rank for name in _RANKS if name in frame.columns for rank in frame[name]}
-            if None not in seen:  # of places in groups nobody knows whose they are
-                notes += open_questions(data.con, scope, view.of, beside=seen)
-        means = frame if asked.json or view.means is None else view.means(data.con, scope)
-        asked.answer(view.metric, frame, notes, lambda rows: view.table(rows, means, top))
+            ranks_of = {rank for name in _RANKS if name in frame.columns for rank in frame[name]}
+            if None not in ranks_of:  # of places in groups nobody knows whose they are
+                notes += open_questions(data.con, scope, view.of, beside=ranks_of)
+        means = frame if request.json or view.means is None else view.means(data.con, scope)
+        request.answer(view.metric, frame, notes, lambda rows: view.table(rows, means, top))
 
 
 def _why_nothing(view: View, con: duckdb.DuckDBPyConnection, scope: Scope) -> list[str]:
@@ -211,9 +211,9 @@ def _why_nothing(view: View, con: duckdb.DuckDBPyConnection, scope: Scope) -> li
     if not communicating(con, scope):
         return ["no communication was recorded here: see `npuscope doctor`"]
     only_time = query.only_time_of_communication(con, scope)
-    told = [*([only_time] if only_time else []), *open_questions(con, scope, view.of)]
-    if told:
-        return told
+    reasons = [*([only_time] if only_time else []), *open_questions(con, scope, view.of)]
+    if reasons:
+        return reasons
     if view.needs_traffic:
         return [
             Message(

@@ -82,7 +82,7 @@ Together = Annotated[
 
 @command("run", "capture")
 def health(
-    asked: Request,
+    request: Request,
     *,
     against: Against = None,
     cards: Cards = None,
@@ -123,100 +123,98 @@ def health(
     )
 
     if lengths is not None:
-        _of_lengths(asked, lengths, sync)
+        _of_lengths(request, lengths, sync)
         return
-    served, is_log = _serving_engines(asked)
+    served, is_log = _serving_engines(request)
     speculation = health_speculation(served, draft_cost=draft_cost)
     if not is_log:
-        asked.answer("health_speculation", speculation, [], speculation_table)
+        request.answer("health_speculation", speculation, [], speculation_table)
         return
-    with _health(asked, top_k, tokens_per_step) as (found, captures, (dropped, unknown)):
-        if found is None:
-            asked.answer("health_dropped", dropped, unknown, dropped_table)
+    with _health(request, top_k, tokens_per_step) as (run, captures, (dropped, unknown)):
+        if run is None:
+            request.answer("health_dropped", dropped, unknown, dropped_table)
             return
         changes = []
         if against is not None:
             other = _of_log(against)
-            changes = [spike_change(found, other, name) for name in ("grad_norm", "loss")]
+            changes = [spike_change(run, other, name) for name in ("grad_norm", "loss")]
         notes = [*unknown, *(str(one["text"]) for one in changes)]
-        more = _post_training(
-            found, cards, rollout_cards, {supernodes: found, **_logs(scaling or [])}
-        )
+        more = _post_training(run, cards, rollout_cards, {supernodes: run, **_logs(scaling or [])})
         more |= {"speculation": speculation, "captures": captures, "dropped": dropped}
-        if asked.json:
-            lists = {name: rows(frame) for name, frame in {"events": found.events, **more}.items()}
+        if request.json:
+            lists = {name: rows(frame) for name, frame in {"events": run.events, **more}.items()}
             print_json(
-                "health", rows(found.steps), notes, summary=found.summary, **lists, against=changes
+                "health", rows(run.steps), notes, summary=run.summary, **lists, against=changes
             )
             return
-        for table in (*health_tables(found), *more_tables(more)):
+        for table in (*health_tables(run), *more_tables(more)):
             show(table)
         say_notes(notes)
 
 
-def _of_lengths(asked: Request, folder: Path, sync: Sync) -> None:
+def _of_lengths(request: Request, folder: Path, sync: Sync) -> None:
     from npuscope.analysis import query
     from npuscope.analysis.health.imbalance import cost_note, fitted_cost, sequence_balance
     from npuscope.collector.readers.train_log.sequence_lengths import read_lengths
     from npuscope.dashboard.terminal.health_tables import balance_table
 
-    told = read_lengths(folder)
-    with asked.tables() as (data, scope):
+    lengths = read_lengths(folder)
+    with request.tables() as (data, scope):
         times = query.steps(data.con, scope).select("step", "rank", "computing_ns")
-        cost = fitted_cost(told, times)
-        rows = sequence_balance(told, cost, sync)
-        asked.answer("sequence_balance", rows, [cost_note(cost)], balance_table)
+        cost = fitted_cost(lengths, times)
+        rows = sequence_balance(lengths, cost, sync)
+        request.answer("sequence_balance", rows, [cost_note(cost)], balance_table)
 
 
-def _serving_engines(asked: Request) -> tuple[list[Speculation], bool]:
+def _serving_engines(request: Request) -> tuple[list[Speculation], bool]:
     """What a file tells of serving engines, and whether it logs steps of a training as well."""
     from npuscope.collector.readers.train_log.serving_text import read_serving
     from npuscope.collector.readers.train_log.train_log import require_logged
 
-    path = asked.source.path
-    told = read_serving(path) if path.is_file() and path.suffix != ".duckdb" else []
+    path = request.source.path
+    engines = read_serving(path) if path.is_file() and path.suffix != ".duckdb" else []
     try:
-        if told:
+        if engines:
             require_logged(path)
     except TraceFormatError:
-        return told, False
-    return told, True
+        return engines, False
+    return engines, True
 
 
 def _post_training(
-    found: Health, cards: int | None, rollout_cards: int | None, logs: dict[int, Health]
+    health: Health, cards: int | None, rollout_cards: int | None, logs: dict[int, Health]
 ) -> dict[str, pl.DataFrame]:
     """Phases, bounds, scaling over several logs, and MTP heads; without rows where none is told."""
     from npuscope.analysis.health import post_training as rl
 
-    count = cards or rl.cards_of(found.steps)
+    count = cards or rl.cards_of(health.steps)
     if count is None and rollout_cards is not None:
         raise UsageError("--rollout-cards: the log does not tell how many cards: add --cards")
     used = rl.Cards(count, rollout_cards) if count is not None else None
-    told = {
-        "phases": rl.health_phases(found.steps, used),
-        "bounds": rl.health_bounds(found.steps, used),
-        "heads": found.heads,
+    frames = {
+        "phases": rl.health_phases(health.steps, used),
+        "bounds": rl.health_bounds(health.steps, used),
+        "heads": health.heads,
     }
     steps = {count: one.steps for count, one in logs.items()}
     if len(steps) > 1 or (1 not in steps and steps[min(steps)]["tokens_per_second"].count()):
-        told["scaling"] = rl.health_scaling(steps)
-    return told
+        frames["scaling"] = rl.health_scaling(steps)
+    return frames
 
 
 def _logs(named: list[str]) -> dict[int, Health]:
-    found = {}
+    logs = {}
     for one in named:
         count, _, path = one.partition("=")
         if not path or not count.isdecimal() or not int(count):
             raise UsageError(f"--scaling {one}: give supernodes and their log, as 4=four.log")
-        found[int(count)] = _of_log(Path(path))
-    return found
+        logs[int(count)] = _of_log(Path(path))
+    return logs
 
 
 @contextlib.contextmanager
 def _health(
-    asked: Request, top_k: int | None, tokens_per_step: int | None
+    request: Request, top_k: int | None, tokens_per_step: int | None
 ) -> Iterator[tuple[Health | None, pl.DataFrame, tuple[pl.DataFrame, list[str]]]]:
     """Of PATH, and of a store its captures beside what went wrong, and what experts refused.
 
@@ -231,17 +229,17 @@ def _health(
     from npuscope.collector.readers.train_log.event_files import event_files
     from npuscope.errors import TraceNotFound
 
-    path = asked.source.path
+    path = request.source.path
     if (path.is_file() and path.suffix != ".duckdb") or event_files(path):
         if top_k is not None or tokens_per_step is not None:
-            given = "--top-k" if top_k is not None else "--tokens-per-step"
+            option = "--top-k" if top_k is not None else "--tokens-per-step"
             raise UsageError(
-                f"{given}: a log does not tell which tokens experts refused: give a store or"
+                f"{option}: a log does not tell which tokens experts refused: give a store or"
                 " profiles, read with --train-log"
             )
         yield _of_log(path), pl.DataFrame(), (pl.DataFrame(), [])
         return
-    with asked.tables(need_steps=False) as (data, scope):
+    with request.tables(need_steps=False) as (data, scope):
         log = trainer_log(data.con, data.target, None, scope)
         dropped = health_dropped(
             data.con, scope, target=data.target, tokens_per_step=tokens_per_step, top_k=top_k
@@ -256,8 +254,8 @@ def _health(
             return
         # Each capture has the log as it was then.
         newest = run_health(data.con, scope, log.facts) if scope.capture is None else None
-        found = newest or health(log.rows, log.facts)
-        yield found, health_captures(data.con, scope), dropped
+        health_here = newest or health(log.rows, log.facts)
+        yield health_here, health_captures(data.con, scope), dropped
 
 
 def _of_log(path: Path) -> Health:

@@ -28,7 +28,7 @@ METRICS = {
 
 
 @command("run", "capture", "rank", "step")
-def host(asked: Request, by: By = "stage", *, top: TopOrAll = None) -> None:
+def host(request: Request, by: By = "stage", *, top: TopOrAll = None) -> None:
     """Why is the device free? All free time by cause and stage; lead and pace of the host.
 
     \b
@@ -46,17 +46,17 @@ def host(asked: Request, by: By = "stage", *, top: TopOrAll = None) -> None:
     from npuscope.dashboard.terminal.host_tables import table_of
     from npuscope.profile import compare_ranks
 
-    with asked.tables() as (data, scope):
+    with request.tables() as (data, scope):
         if by == "gain":
             compare_ranks(data, is_needed=False)
         frame = _rows(data.con, scope, by)
         notes = notes_of(data, scope)
         notes += gain_notes(frame) if by == "gain" else host_notes(data.con, scope)
-        shown = frame if top is None else frame.head(top)
-        if not asked.json and top is None:
-            shown = frame.head(_SHOWN)
-        asked.answer(
-            METRICS.get(by, "mean_free_time"), shown, notes,
+        top_rows = frame if top is None else frame.head(top)
+        if not request.json and top is None:
+            top_rows = frame.head(_SHOWN)
+        request.answer(
+            METRICS.get(by, "mean_free_time"), top_rows, notes,
             lambda rows: table_of(by, rows, left_out=frame.height - rows.height),
         )  # fmt: skip
 

@@ -36,7 +36,7 @@ Bins = Annotated[
 
 
 @command("run", "capture", "rank")
-def memory(asked: Request, by: By = None, bins: Bins = 240, *, top: TopOrAll = None) -> None:
+def memory(request: Request, by: By = None, bins: Bins = 240, *, top: TopOrAll = None) -> None:
     """Device memory: peaks and who holds them, fragmentation, growth over steps, curves.
 
     \b
@@ -49,21 +49,21 @@ def memory(asked: Request, by: By = None, bins: Bins = 240, *, top: TopOrAll = N
     """
     from npuscope.analysis import query
 
-    if top is not None and (by in ("step", "growth", "spread") or (by == "curve" and asked.json)):
+    if top is not None and (by in ("step", "growth", "spread") or (by == "curve" and request.json)):
         raise UsageError("--top is for the summary, its curves, and --by component, holder, block")
-    with asked.tables(need_steps=False) as (data, scope):
+    with request.tables(need_steps=False) as (data, scope):
         if (reason := query.no_such_rank(data.con, scope)) is not None:
             raise UsageError(reason)
         notes = notes_of(data, scope) + query.memory_notes(data.con, scope)
-        if not asked.json and by in (None, "curve"):
+        if not request.json and by in (None, "curve"):
             _draw(data.con, by, scope, top or _SHOWN)
             say_notes(notes)
         else:
             key = by or "component"
             # A table of holders says how many more there are, one of blocks never shows all.
-            most = top if asked.json else {"holder": None, "block": top or _SHOWN}.get(key, top)
+            most = top if request.json else {"holder": None, "block": top or _SHOWN}.get(key, top)
             metric, frame = query.memory_by(data.con, key, scope, bins=bins, top=most)
-            asked.answer(metric, frame, notes, partial(_table, key, top or _SHOWN))
+            request.answer(metric, frame, notes, partial(_table, key, top or _SHOWN))
 
 
 def _draw(con: duckdb.DuckDBPyConnection, key: MemoryKey | None, scope: Scope, top: int) -> None:

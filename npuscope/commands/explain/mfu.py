@@ -37,7 +37,7 @@ LogFile = Annotated[
 
 @command("run", "capture", "rank", "step")
 def mfu(
-    asked: Request,
+    request: Request,
     model: ModelName = None,
     sequence_length: Length = None,
     tokens_per_step: Tokens = None,
@@ -69,60 +69,60 @@ def mfu(
 
     if waterfall and by != "step":
         raise UsageError("--waterfall has rows of its own: leave --by out")
-    given = parse_peaks(peak) if peak is not None else None
+    peaks = parse_peaks(peak) if peak is not None else None
     use = use_of(model, sequence_length, tokens_per_step, attention, recompute)
     if use is None and (by == "log" or log is not None):
         raise UsageError("--log compares the log with a model's FLOPs: give --model too")
-    with asked.tables() as (data, chosen):
+    with request.tables() as (data, scope):
         logged = None
         if use is not None:
             from npuscope.analysis.flops.log_figures import trainer_log  # reads logs: seldom met
 
-            logged = trainer_log(data.con, data.target, log, chosen)
+            logged = trainer_log(data.con, data.target, log, scope)
         if use is not None and use.tokens_per_step is None and logged is not None:
             use = replace(
                 use,
                 tokens_per_step=logged.facts.tokens_per_step,
                 tokens_from=("as in the training log"),
             )
-        found = figures_of(data.con, chosen, given_peaks=given, use=use)
-        notes = found.notes + notes_of(data, chosen)
+        figures = figures_of(data.con, scope, given_peaks=peaks, use=use)
+        notes = figures.notes + notes_of(data, scope)
         beside = None
         if use is not None and logged is not None:
             from npuscope.analysis.flops.log_figures import reconcile_figures, verdict_notes
 
-            beside = reconcile_figures(logged, found, use)
+            beside = reconcile_figures(logged, figures, use)
             notes += [*logged.notes, *verdict_notes(beside)]
         if waterfall:
-            _show_waterfall(asked, data, found, notes, chosen, attention)
+            _show_waterfall(request, data, figures, notes, scope, attention)
         elif by == "log":
             if beside is None:
                 raise UsageError("no training log is stored: give --log FILE")
             from npuscope.analysis.flops.log_figures import verdicts
 
-            rows = verdicts(beside) if not asked.json else beside
-            asked.answer("mfu_log", rows, notes, tables.log_table)
+            rows = verdicts(beside) if not request.json else beside
+            request.answer("mfu_log", rows, notes, tables.log_table)
         elif by == "kernel":
             kernels = roofline.kernel_table(
-                found.counted, chips.peaks(data.con, given), attention=attention, top=top
+                figures.counted, chips.peaks(data.con, peaks), attention=attention, top=top
             )
-            asked.answer("mfu_kernels", kernels, notes, tables.roofline_table)
+            request.answer("mfu_kernels", kernels, notes, tables.roofline_table)
         elif by == "step":
-            rows = found.rows.select(column_names("mfu"))
+            rows = figures.rows.select(column_names("mfu"))
             rows = rows if top is None else rows.head(top)
-            shown = partial(tables.mfu_table, conventions=found.conventions)
-            asked.answer("mfu", rows, notes, shown)
+            table = partial(tables.mfu_table, conventions=figures.conventions)
+            request.answer("mfu", rows, notes, table)
         else:
-            together = job_mfu.gather_figures(data.con, found.rows, by)
-            asked.answer(f"mfu_{by}", together, notes, tables.gathered_table)
+            together = job_mfu.gather_figures(data.con, figures.rows, by)
+            request.answer(f"mfu_{by}", together, notes, tables.gathered_table)
 
 
 def _show_waterfall(
-    asked: Request,
+    request: Request,
     data: OpenTables,
-    found: Figures,
+    figures: Figures,
     notes: list[str],
-    chosen: Scope,
+    scope: Scope,
     attention: str,
 ) -> None:
     """The losses of each rank and step, or of the job and its stages as a table."""
@@ -132,11 +132,11 @@ def _show_waterfall(
     from npuscope.profile import compare_ranks
 
     compare_ranks(data, is_needed=False)
-    work = kernel_work(found.counted, attention=attention)
-    rows = losses(data.con, found.rows, work, chosen)
-    told = [*notes, *loss_notes(found.rows, rows)]
+    work = kernel_work(figures.counted, attention=attention)
+    rows = losses(data.con, figures.rows, work, scope)
+    sentences = [*notes, *loss_notes(figures.rows, rows)]
     stages = together(data.con, rows, by="stage")
-    asked.answer(
-        "mfu_waterfall", rows, told,
+    request.answer(
+        "mfu_waterfall", rows, sentences,
         lambda each: waterfall_table(together(data.con, each), stages),
     )  # fmt: skip

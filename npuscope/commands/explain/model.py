@@ -72,8 +72,8 @@ def model(
     from npuscope.analysis.flops.model.describe import model_of, presets
     from npuscope.dashboard.terminal import model_tables
 
-    chosen = (sequence_length, attention, mtp, recompute)
-    has_conventions = router or any(value is not None for value in chosen)
+    wish = (sequence_length, attention, mtp, recompute)
+    has_conventions = router or any(value is not None for value in wish)
     if what is None:
         if reconcile or has_conventions:
             raise UsageError(
@@ -108,18 +108,20 @@ def _reconcile(what: str, json: bool) -> None:
     from npuscope.dashboard.terminal import model_tables
 
     described = model_of(what)
-    known = reconcile.published_of(described)
-    found = reconcile.reconcile(described, known)
+    training = reconcile.published_of(described)
+    reconciliations = reconcile.reconcile(described, training)
     notes = []
-    if found:
-        as_mfu = [row for row in found if row.reading != "hfu"]
+    if reconciliations:
+        as_mfu = [row for row in reconciliations if row.reading != "hfu"]
         notes.append(
             f"{sum(row.reconciles for row in as_mfu)} of {len(as_mfu)} conventions give the"
             f" published MFU within {reconcile.TOLERANCE * 100:g} %; a match is no proof"
         )
-    rows = records(found) or model_tables.bubble_rows(known.pipelines)
-    metric = "model_reconcile" if found else "model_bubbles"
-    _answer(metric, rows, notes, json, lambda: model_tables.reconcile_table(found, known))
+    rows = records(reconciliations) or model_tables.bubble_rows(training.pipelines)
+    metric = "model_reconcile" if reconciliations else "model_bubbles"
+    _answer(
+        metric, rows, notes, json, lambda: model_tables.reconcile_table(reconciliations, training)
+    )
 
 
 def _answer(

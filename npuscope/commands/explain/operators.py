@@ -36,7 +36,7 @@ _METRICS = {
 
 @command("run", "capture", "rank", "step")
 def operators(
-    asked: Request, by: By = "shape", reference: Reference = None, *, top: TopOrAll = None
+    request: Request, by: By = "shape", reference: Reference = None, *, top: TopOrAll = None
 ) -> None:
     """Operators by class and tensors: FLOPs, bytes, utilisation, ms per step to give back.
 
@@ -54,25 +54,25 @@ def operators(
     from npuscope.dashboard.terminal.operator_tables import table_of
     from npuscope.profile import compare_ranks
 
-    known = None if reference is None else read_table(reference)
-    with asked.tables(need_steps=False) as (data, scope):
+    table = None if reference is None else read_table(reference)
+    with request.tables(need_steps=False) as (data, scope):
         if by == "shape":
             compare_ranks(data, is_needed=False)
-        frame = answers.operators(data.con, scope, by=by, reference=known)
-        if frame.is_empty() and str(asked.scope):
-            asked.require_steps(data, scope)
+        frame = answers.operators(data.con, scope, by=by, reference=table)
+        if frame.is_empty() and str(request.scope):
+            request.require_steps(data, scope)
         notes = notes_of(data, scope)
         notes += headroom.headroom_notes(frame, of=by)
-        most = _SHOWN if top is None and not asked.json else top
-        shown = frame if most is None else frame.head(most)
-        asked.answer(
-            _METRICS[by], shown, notes,
+        most = _SHOWN if top is None and not request.json else top
+        top_rows = frame if most is None else frame.head(most)
+        request.answer(
+            _METRICS[by], top_rows, notes,
             lambda rows: table_of(by, rows, left_out=frame.height - rows.height),
         )  # fmt: skip
 
 
 @command("run", "capture", "rank", "step", json=False)
-def learn(asked: Request, out: Table) -> None:
+def learn(request: Request, out: Table) -> None:
     """Add what kernels of a capture achieved to a table of the best by chip and shape.
 
     \b
@@ -83,15 +83,15 @@ def learn(asked: Request, out: Table) -> None:
     from npuscope.analysis.operators.headroom import learnt, merge_references
     from npuscope.dashboard.whole_files import write_bytes
 
-    with asked.tables(need_steps=False) as (data, scope):
-        found = learnt(data.con, scope)
-        if found.is_empty():
+    with request.tables(need_steps=False) as (data, scope):
+        laws = learnt(data.con, scope)
+        if laws.is_empty():
             raise UsageError(
-                f"{asked.source.path}: nothing to learn: neither the chip's name nor its number of"
-                " cores is known, or no kernel with shapes was recorded (`npuscope doctor`)"
+                f"{request.source.path}: nothing to learn: neither the chip's name nor its number"
+                " of cores is known, or no kernel with shapes was recorded (`npuscope doctor`)"
             )
-        before = read_table(out) if out.exists() else found.clear()
-        whole = merge_references(before, found)
+        before = read_table(out) if out.exists() else laws.clear()
+        whole = merge_references(before, laws)
         packed = BytesIO()  # polars has an error of its own for a full disk
         whole.write_parquet(packed)
         write_bytes(packed.getbuffer(), out)

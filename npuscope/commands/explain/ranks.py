@@ -23,7 +23,7 @@ Explain = Annotated[
 
 
 @command("run", "capture", "rank", "step")
-def ranks(asked: Request, explain: Explain = None, *, top: TopOrAll = None) -> None:
+def ranks(request: Request, explain: Explain = None, *, top: TopOrAll = None) -> None:
     """Who makes the others wait, and why: slow host, kernels, clock, tokens or link.
 
     \b
@@ -38,49 +38,49 @@ def ranks(asked: Request, explain: Explain = None, *, top: TopOrAll = None) -> N
     from npuscope.profile import compare_ranks
 
     if explain is not None:
-        if asked.scope.rank not in (None, explain):
+        if request.scope.rank not in (None, explain):
             raise UsageError("--explain and --rank name two ranks: give one")
-        asked = replace(asked, scope=replace(asked.scope, rank=explain))
-    with asked.tables() as (data, chosen):
+        request = replace(request, scope=replace(request.scope, rank=explain))
+    with request.tables() as (data, scope):
         compare_ranks(data)
-        found = blame.rank_blame(data.con, chosen)
-        notes = notes_of(data, chosen)
-        if not found.is_empty():
-            notes = blame.blame_notes(data.con, chosen) + notes
-        none = _none(data, chosen) if found.is_empty() else None
-        if asked.json:
+        suspects = blame.rank_blame(data.con, scope)
+        notes = notes_of(data, scope)
+        if not suspects.is_empty():
+            notes = blame.blame_notes(data.con, scope) + notes
+        none = _none(data, scope) if suspects.is_empty() else None
+        if request.json:
             notes = [none, *notes] if none else notes
-            kept = blame.rank_answer(data.con, chosen, top=top)
-            print_json("ranks", blame.blame_rows(kept), notes)
+            answer = blame.rank_answer(data.con, scope, top=top)
+            print_json("ranks", blame.blame_rows(answer), notes)
         else:
-            later = blame.later_steps(data.con, found)
+            later = blame.later_steps(data.con, suspects)
             if none:
                 say(none)
             elif explain is not None:
                 for _, one in later.group_by("run", "capture", maintain_order=True):
                     show(explained_table(one))
             else:
-                parts = blame.later_steps(data.con, step_parts(data.con, chosen))
+                parts = blame.later_steps(data.con, step_parts(data.con, scope))
                 own = exposed_parts(parts, ("run", "capture", "rank"))
                 show(ranks_table(later, top=top or _SHOWN, waits=own))
             say_notes(notes)
 
 
-def _none(data: OpenTables, chosen: Scope) -> str:
+def _none(data: OpenTables, scope: Scope) -> str:
     """Why there is no row: of nobody, or not of this rank."""
     from npuscope.analysis.ranks.stragglers import blame
     from npuscope.analysis.wording import ranks_named
 
-    if chosen.rank is None:
+    if scope.rank is None:
         return _NONE
-    others = blame.rank_blame(data.con, replace(chosen, rank=None))["rank"].to_list()
+    others = blame.rank_blame(data.con, replace(scope, rank=None))["rank"].to_list()
     if not others:
         return _NONE
-    return f"rank {chosen.rank}: no communication was recorded; it was of {ranks_named(others)}"
+    return f"rank {scope.rank}: no communication was recorded; it was of {ranks_named(others)}"
 
 
 @command("run", "capture")
-def clocks(asked: Request) -> None:
+def clocks(request: Request) -> None:
     """Offset and drift of each host's clock, fitted over all collectives, with their errors.
 
     \b
@@ -92,8 +92,8 @@ def clocks(asked: Request) -> None:
     from npuscope.dashboard.terminal.straggler_tables import clocks_table
     from npuscope.profile import compare_ranks
 
-    with asked.tables() as (data, scope):
+    with request.tables() as (data, scope):
         compare_ranks(data)
-        found = answers.clocks(data.con, scope)
-        notes = answers.clock_notes(found) + notes_of(data, scope)
-        asked.answer("clocks", found.drop("remarks"), notes, clocks_table)  # notes have them
+        rows = answers.clocks(data.con, scope)
+        notes = answers.clock_notes(rows) + notes_of(data, scope)
+        request.answer("clocks", rows.drop("remarks"), notes, clocks_table)  # notes have them

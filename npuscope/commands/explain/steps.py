@@ -13,7 +13,7 @@ By = Annotated[Key, typer.Option("--by", metavar="KEY", help="|".join(get_args(K
 
 
 @command("run", "capture", "rank", "step")
-def steps(asked: Request) -> None:
+def steps(request: Request) -> None:
     """Each step of each rank: computing, communication, what of it is masked, free time, bubbles.
 
     \b
@@ -24,12 +24,12 @@ def steps(asked: Request) -> None:
     from npuscope.analysis import query
     from npuscope.dashboard.terminal.tables import steps_table
 
-    with asked.tables() as (data, scope):
-        asked.answer("steps", query.steps(data.con, scope), notes_of(data, scope), steps_table)
+    with request.tables() as (data, scope):
+        request.answer("steps", query.steps(data.con, scope), notes_of(data, scope), steps_table)
 
 
 @command("run", "capture", "rank", "step")
-def kernels(asked: Request, by: By = "type", *, top: TopOrAll = None) -> None:
+def kernels(request: Request, by: By = "type", *, top: TopOrAll = None) -> None:
     """Compute kernels by type, name, core or shape: count, total, mean, p50, p99, max, share.
 
     \b
@@ -40,9 +40,9 @@ def kernels(asked: Request, by: By = "type", *, top: TopOrAll = None) -> None:
     from npuscope.analysis import query
     from npuscope.dashboard.terminal.tables import kernels_table
 
-    with asked.tables() as (data, scope):
+    with request.tables() as (data, scope):
         frame = query.kernels(data.con, scope, by=by, top=top)
         notes = notes_of(data, scope)
         if frame.is_empty():
             notes.append(query.no_kernels(data.con, scope))
-        asked.answer("kernels", frame, notes, kernels_table)
+        request.answer("kernels", frame, notes, kernels_table)

@@ -6,7 +6,7 @@ from npuscope.commands.command import Request, command
 
 
 @command("run")
-def trends(asked: Request) -> None:
+def trends(request: Request) -> None:
     """When did a run become slower or faster, and by how much? Over captures and trainer's log.
 
     \b
@@ -19,7 +19,7 @@ def trends(asked: Request) -> None:
     from npuscope.analysis.trends import trends as over_time
     from npuscope.dashboard.terminal.trend_tables import changes_table
 
-    with asked.tables() as (data, scope):
-        found = over_time(data.con, scope)
-        notes = change_notes(found) + data.warnings
-        asked.answer("trend_changes", found.changes, notes, changes_table)
+    with request.tables() as (data, scope):
+        changes = over_time(data.con, scope)
+        notes = change_notes(changes) + data.warnings
+        request.answer("trend_changes", changes.changes, notes, changes_table)

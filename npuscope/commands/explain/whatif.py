@@ -28,7 +28,7 @@ RunnerUp = Annotated[
 
 
 @command("run", "capture")
-def replay(asked: Request) -> None:
+def replay(request: Request) -> None:
     """How close a replay comes to the measured steps, with and without recorded gaps.
 
     \b
@@ -40,16 +40,16 @@ def replay(asked: Request) -> None:
     from npuscope.dashboard.terminal.what_if_tables import replay_table
     from npuscope.profile import compare_ranks
 
-    with asked.tables() as (data, scope):
+    with request.tables() as (data, scope):
         compare_ranks(data)
         job = captures.capture_job(data.con, scope)
-        found = captures.replay(job)
-        asked.answer("replay", found, captures.replay_notes(job, found), replay_table)
+        rows = captures.replay(job)
+        request.answer("replay", rows, captures.replay_notes(job, rows), replay_table)
 
 
 @command("run", "capture")
 def critical_path(
-    asked: Request, *, top: TopOrAll = None, slack: Slack = False, runner_up: RunnerUp = False
+    request: Request, *, top: TopOrAll = None, slack: Slack = False, runner_up: RunnerUp = False
 ) -> None:
     """Which operations of which rank make a step as long as it is; rows add up to the step.
 
@@ -71,26 +71,26 @@ def critical_path(
     from npuscope.errors import UsageError
     from npuscope.profile import compare_ranks
 
-    with asked.tables() as (data, scope):
+    with request.tables() as (data, scope):
         compare_ranks(data)
         job = captures.capture_job(data.con, scope)
         if slack and runner_up:
             raise UsageError("--slack and --runner-up: one at a time")
         ask = operation_slack if slack else runner_up_path if runner_up else critical_path
-        found = ask(job)
+        rows = ask(job)
         if top is not None:
-            found = found.group_by("step", maintain_order=True).head(top).select(found.columns)
+            rows = rows.group_by("step", maintain_order=True).head(top).select(rows.columns)
         notes = captures.replay_notes(job, captures.replay(job))
         if slack:
-            asked.answer("operation_slack", found, notes, slack_table)
+            request.answer("operation_slack", rows, notes, slack_table)
         elif runner_up:
-            asked.answer("runner_up_path", found, notes, runner_up_table)
+            request.answer("runner_up_path", rows, notes, runner_up_table)
         else:
-            asked.answer("critical_path", found, [*notes, *gap_notes(job)], critical_path_table)
+            request.answer("critical_path", rows, [*notes, *gap_notes(job)], critical_path_table)
 
 
 @command("run", "capture")
-def whatif(asked: Request, *, changes: Changes = None) -> None:
+def whatif(request: Request, *, changes: Changes = None) -> None:
     """What a step would take with other durations, and what slows it.
 
     \b
@@ -114,17 +114,17 @@ def whatif(asked: Request, *, changes: Changes = None) -> None:
     from npuscope.collector.readers.phase_trace.phase_trace import is_parquet, read_phases
     from npuscope.dashboard.terminal.what_if_tables import what_if_tables
 
-    wanted = [parse_change(word) for word in changes or ()]
-    path = asked.source.path
+    parsed = [parse_change(word) for word in changes or ()]
+    path = request.source.path
     if not is_parquet(path):
-        _of_capture(asked, wanted)
+        _of_capture(request, parsed)
         return
     job = phase_job(read_phases(path))
-    found = what_if(job, wanted)
-    asked.answer("whatif", found, trust_notes(found.row(0, named=True), job), what_if_tables)
+    rows = what_if(job, parsed)
+    request.answer("whatif", rows, trust_notes(rows.row(0, named=True), job), what_if_tables)
 
 
-def _of_capture(asked: Request, changes: list[Change]) -> None:
+def _of_capture(request: Request, changes: list[Change]) -> None:
     from npuscope.analysis.replay.capture_changes import TARGETS
     from npuscope.analysis.replay.capture_what_if import (
         changed_work,
@@ -139,9 +139,9 @@ def _of_capture(asked: Request, changes: list[Change]) -> None:
     if not changes:
         named = ", ".join(TARGETS)
         raise UsageError(f"of a capture, say what changes, such as rank:5=median: one of {named}")
-    with asked.tables() as (data, scope):
+    with request.tables() as (data, scope):
         compare_ranks(data)
         job = capture_job(data.con, scope)
-        found = whatif_steps(data.con, job, changes)
-        work = changed_work(data.con, job, changes, found.row(-1, named=True))
-        asked.answer("whatif_steps", found, work + whatif_notes(job, changes), whatif_steps_table)
+        rows = whatif_steps(data.con, job, changes)
+        work = changed_work(data.con, job, changes, rows.row(-1, named=True))
+        request.answer("whatif_steps", rows, work + whatif_notes(job, changes), whatif_steps_table)

@@ -73,7 +73,7 @@ class ShownUnlessNamed(TyperGroup):
 
 @command("run", "capture", "rank", "step")
 def experts(
-    asked: Request,
+    request: Request,
     by: By = "layer",
     scope: Within = "global",
     heatmap: Heat = False,
@@ -97,10 +97,10 @@ def experts(
       npuscope experts plan ./dumps --devices 64 --slots 5     where to put them: plan --help
       npuscope experts backtest ./profiles                     which forecast is best
     """
-    rank = asked.scope.rank
-    _check_options(by, scope, heatmap=heatmap, json=asked.json, nodes=nodes, rank=rank)
-    show_rows = partial(_answer, asked, by, heatmap=heatmap, nodes=nodes, top=top, within=scope)
-    dump = dump_of(asked.source.path, asked.scope)
+    rank = request.scope.rank
+    _check_options(by, scope, heatmap=heatmap, json=request.json, nodes=nodes, rank=rank)
+    show_rows = partial(_answer, request, by, heatmap=heatmap, nodes=nodes, top=top, within=scope)
+    dump = dump_of(request.source.path, request.scope)
     if dump is not None:
         if by == "cost":
             raise UsageError(
@@ -112,27 +112,27 @@ def experts(
     from npuscope.analysis import query
     from npuscope.analysis.experts.load.load import expert_rows
 
-    with asked.tables(need_steps=False) as (data, chosen):
-        tables = expert_rows(data.con, chosen)
+    with request.tables(need_steps=False) as (data, capture_scope):
+        tables = expert_rows(data.con, capture_scope)
         notes = list(data.warnings)
         is_by_trace = tables.load.is_empty()
         if is_by_trace:
             needs_experts = by not in ("device", "node", "cost")
-            _require_load(asked, data, chosen, needs_experts=needs_experts)
+            _require_load(request, data, capture_scope, needs_experts=needs_experts)
             from npuscope.analysis.experts.load.from_trace import device_loads
 
-            tables, told = device_loads(data.con, tables, chosen.all_ranks)
-            notes += told
+            tables, remarks = device_loads(data.con, tables, capture_scope.all_ranks)
+            notes += remarks
         if is_by_trace or by == "cost":
-            notes = query.notes(data.con, chosen) + notes
+            notes = query.notes(data.con, capture_scope) + notes
         if by == "cost":
-            _cost(asked, data, tables, notes, chosen, top=top)
+            _cost(request, data, tables, notes, capture_scope, top=top)
             return
         from npuscope.analysis.experts.load.dropped_tokens import kernel_notes
         from npuscope.analysis.experts.load.scopes import with_counts
 
         if scope != "global":
-            tables = with_counts(tables, data.con, chosen)
+            tables = with_counts(tables, data.con, capture_scope)
         routed = None
         if by == "layer" and rank is None:
             routed = _sent_tokens(data, tables, model, top_k, tokens_per_step)
@@ -158,7 +158,7 @@ def _check_options(
         raise UsageError(f"by {by}, all ranks are compared with each other: leave --rank out")
 
 
-def dump_of(path: Path, asked: Scope) -> tuple[ExpertTables, list[str]] | None:
+def dump_of(path: Path, scope: Scope) -> tuple[ExpertTables, list[str]] | None:
     """Rows of a dump without a profile, a folder or one file, and notes on them; None for anything
     else."""
     from npuscope.profile import is_ingested
@@ -183,30 +183,30 @@ def dump_of(path: Path, asked: Scope) -> tuple[ExpertTables, list[str]] | None:
                 f" such as {below[0]}"
             )
         folder = below[0]
-    found = expert_source(folder)
-    if found is None:
+    source = expert_source(folder)
+    if source is None:
         return None
     import polars as pl
 
     from npuscope.analysis.experts.load.load import tables_of
 
     keys = {"run": path.resolve().name, "capture": path.resolve().name}
-    for name, value in asked.chosen(JOB).items():
+    for name, value in scope.chosen(JOB).items():
         if value != keys[name]:
             raise UsageError(f"no {name} {value} here: there is {keys[name]}")
-    placed = [pl.lit(value).alias(name) for name, value in keys.items()]
-    load = found.load.select(
-        *placed, pl.coalesce("ep_rank", pl.lit(0)).cast(pl.Int32).alias("rank"), pl.all()
+    columns = [pl.lit(value).alias(name) for name, value in keys.items()]
+    load = source.load.select(
+        *columns, pl.coalesce("ep_rank", pl.lit(0)).cast(pl.Int32).alias("rank"), pl.all()
     )
-    chosen = load.filter(**asked.chosen(("rank", "step")))
-    if chosen.is_empty():
+    rows = load.filter(**scope.chosen(("rank", "step")))
+    if rows.is_empty():
         raise UsageError(f"{path}: nothing here is of that rank and step")
-    placement = found.placement.select(*placed, pl.lit(0, pl.Int32).alias("rank"), pl.all())
-    counts = found.counts.select(*placed, pl.all())
-    counts = counts.filter(**asked.chosen(("step",)))
-    facts = found.facts
+    placement = source.placement.select(*columns, pl.lit(0, pl.Int32).alias("rank"), pl.all())
+    counts = source.counts.select(*columns, pl.all())
+    counts = counts.filter(**scope.chosen(("step",)))
+    facts = source.facts
     counted = (facts.ranks_count, facts.ranks_expected)
-    return replace(tables_of(chosen, placement), counts=counts, counted=counted), list(found.notes)
+    return replace(tables_of(rows, placement), counts=counts, counted=counted), list(source.notes)
 
 
 def _sent_tokens(
@@ -224,23 +224,23 @@ def _sent_tokens(
     )  # fmt: skip
 
 
-def _require_load(asked: Request, data: OpenTables, chosen: Scope, *, needs_experts: bool) -> None:
+def _require_load(request: Request, data: OpenTables, scope: Scope, *, needs_experts: bool) -> None:
     """Whether no rows may be: the trace tells devices, no experts.
 
     Raises UsageError where a choice leaves none, TraceNotFound where experts are asked for.
     """
     from npuscope.analysis.experts.load.load import expert_rows
 
-    if str(asked.scope) and not expert_rows(data.con).load.is_empty():
+    if str(request.scope) and not expert_rows(data.con).load.is_empty():
         raise UsageError("no expert load of that run, capture, rank and step is here")
-    if str(asked.scope):
-        asked.require_steps(data, chosen)
+    if str(request.scope):
+        request.require_steps(data, scope)
     if needs_experts:
-        raise TraceNotFound(f"{asked.source.path}: {_NONE}")
+        raise TraceNotFound(f"{request.source.path}: {_NONE}")
 
 
 def _answer(
-    asked: Request,
+    request: Request,
     by: Key,
     tables: ExpertTables,
     warnings: list[str],
@@ -270,12 +270,14 @@ def _answer(
     rows = load_rows.view(tables, key, top=top, nodes=nodes, scope=within, routed=routed)
     notes = load_rows.view_notes(tables, key, rows) + notes
     is_many = by in ("expert", "device") or (by == "layer" and within != "global")
-    if is_many and not asked.json and top is None:
-        shown = load_rows.fullest(rows, key, _SHOWN)
-        if shown.height < rows.height:
-            notes.append(f"{rows.height - shown.height} more rows: --json shows all, --top N more")
-            rows = shown
-    asked.answer(f"experts_{by}", rows.drop("basis", strict=False), notes, _table(by))
+    if is_many and not request.json and top is None:
+        fullest = load_rows.fullest(rows, key, _SHOWN)
+        if fullest.height < rows.height:
+            notes.append(
+                f"{rows.height - fullest.height} more rows: --json shows all, --top N more"
+            )
+            rows = fullest
+    request.answer(f"experts_{by}", rows.drop("basis", strict=False), notes, _table(by))
 
 
 def _table(by: Key) -> Callable[[pl.DataFrame], RenderableType]:
@@ -305,10 +307,10 @@ def _draw(tables: ExpertTables, item: Literal["expert", "device"]) -> None:
 
 
 def _cost(
-    asked: Request,
+    request: Request,
     data: OpenTables,
     tables: ExpertTables,
-    told: list[str],
+    remarks: list[str],
     scope: Scope,
     *,
     top: int | None,
@@ -320,6 +322,6 @@ def _cost(
 
     compare_ranks(data)
     rows, notes = cost_rows(data.con, tables, scope)
-    notes += told
+    notes += remarks
     rows = largest(rows, "excess_ns", top)
-    asked.answer("experts_cost", rows, notes, _table("cost"))
+    request.answer("experts_cost", rows, notes, _table("cost"))

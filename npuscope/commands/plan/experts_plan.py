@@ -31,7 +31,7 @@ Horizon = Annotated[
 
 @command("run", "capture")
 def plan_command(
-    asked: Request,
+    request: Request,
     devices: Annotated[
         int | None,
         typer.Option("--devices", min=1, metavar="N", help="Of one expert-parallel group."),
@@ -108,28 +108,28 @@ def plan_command(
         token_bytes, None if link is None else parse_size(link, "--link"),
         horizon, max_replicas, max_moved,
     )  # fmt: skip
-    with _tables(asked, present=present, compared=True) as (tables, notes, con):
-        made = plan_frames.plans(tables, wish, *_costs(con, tables, asked.scope))
-        if (out or permutation) and len(made) != 1:
+    with _tables(request, present=present, compared=True) as (tables, notes, con):
+        plans = plan_frames.plans(tables, wish, *_costs(con, tables, request.scope))
+        if (out or permutation) and len(plans) != 1:
             raise UsageError(
-                f"{len(made)} plans, one for each capture and phase, do not go into one file:"
+                f"{len(plans)} plans, one for each capture and phase, do not go into one file:"
                 " choose with --run and --capture"
             )
         if out is not None:
-            write_text(deployment_json(made[0].named(), made[0].plan.layers), out)
+            write_text(deployment_json(plans[0].named(), plans[0].plan.layers), out)
             say(f"wrote {out}")
         if permutation is not None:
-            experts = max(made[0].experts) + 1
-            text = permutation_json(made[0].named(), made[0].plan.layers, experts)
+            experts = max(plans[0].experts) + 1
+            text = permutation_json(plans[0].named(), plans[0].plan.layers, experts)
             write_text(text, permutation)
             say(f"wrote {permutation}")
-        rows = plan_frames.plan_rows(made)
-        said = plan_frames.plan_notes(made) + notes
-        asked.answer("experts_plan", rows, said, plan_table)
+        rows = plan_frames.plan_rows(plans)
+        notes_here = plan_frames.plan_notes(plans) + notes
+        request.answer("experts_plan", rows, notes_here, plan_table)
 
 
 @command("run", "capture")
-def backtest_command(asked: Request, horizon: Horizon = 50, present: Present = False) -> None:
+def backtest_command(request: Request, horizon: Horizon = 50, present: Present = False) -> None:
     """How well each forecast of expert load would have done on these steps.
 
     \b
@@ -139,14 +139,14 @@ def backtest_command(asked: Request, horizon: Horizon = 50, present: Present = F
     from npuscope.analysis.experts.plan.plan_frames import backtest_rows
     from npuscope.dashboard.terminal.experts.expert_tables import backtest_table
 
-    with _tables(asked, present=present) as (tables, notes, _):
+    with _tables(request, present=present) as (tables, notes, _):
         rows, more = backtest_rows(tables, horizon)
-        asked.answer("experts_backtest", rows, more + notes, backtest_table)
+        request.answer("experts_backtest", rows, more + notes, backtest_table)
 
 
 @contextmanager
 def _tables(
-    asked: Request, *, present: bool, compared: bool = False
+    request: Request, *, present: bool, compared: bool = False
 ) -> Iterator[tuple[ExpertTables, list[str], duckdb.DuckDBPyConnection | None]]:
     """Expert load of a store, profile or dump, notes on it, and the connection of all but a dump.
     present: even of some ranks; compared: with what all ranks tell together.
@@ -158,16 +158,16 @@ def _tables(
     from npuscope.commands.plan.experts import dump_of
     from npuscope.profile import compare_ranks
 
-    if dump := dump_of(asked.source.path, asked.scope):
+    if dump := dump_of(request.source.path, request.scope):
         if not present:
             require_all_ranks(dump[0], None)
         yield *dump, None
         return
-    with asked.tables(need_steps=False) as (data, scope):
+    with request.tables(need_steps=False) as (data, scope):
         tables = expert_rows(data.con, scope)
         if tables.load.is_empty():
             raise TraceNotFound(
-                f"{asked.source.path}: no load of single experts to plan with: the training hook"
+                f"{request.source.path}: no load of single experts to plan with: the training hook"
                 " (tokens_per_expert/rank*.jsonl) or the inference server (decode_*.csv,"
                 " prefill_*.csv) records it. The trace gives tokens per device only: `npuscope"
                 " experts --by device`"

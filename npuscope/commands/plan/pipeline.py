@@ -153,34 +153,34 @@ def pipeline(
     from npuscope.profile import parse_size
 
     limit = None if device_memory is None else parse_size(device_memory, "--device-memory")
-    asked = Request(source, Scope(run=run, capture=capture), json)
+    request = Request(source, Scope(run=run, capture=capture), json)
     if not (try_ or tried_micro_batches or order or place_layers):
-        _answer(asked)
+        _answer(request)
         return
-    _tries(asked, try_, tried_micro_batches, order or [], limit, places_layers=place_layers)
+    _tries(request, try_, tried_micro_batches, order or [], limit, places_layers=place_layers)
 
 
-def _answer(asked: Request) -> None:
+def _answer(request: Request) -> None:
     from npuscope.analysis.pipeline.answer import answer_rows, pipeline_answer
     from npuscope.analysis.replay.captures import one_capture
     from npuscope.dashboard.terminal.pipeline_tables import answer_tables
     from npuscope.profile import compare_ranks
 
-    with asked.tables() as (data, scope):
+    with request.tables() as (data, scope):
         compare_ranks(data)
-        found = pipeline_answer(data.con, *one_capture(data.con, scope))
-        notes = found.notes + notes_of(data, scope)
-        if asked.json:
-            told = answer_rows(found)
-            print_json("pipeline_phases", told.pop("phases"), notes, **told)
+        answer = pipeline_answer(data.con, *one_capture(data.con, scope))
+        notes = answer.notes + notes_of(data, scope)
+        if request.json:
+            record = answer_rows(answer)
+            print_json("pipeline_phases", record.pop("phases"), notes, **record)
             return
-        for table in answer_tables(found):
+        for table in answer_tables(answer):
             show(table)
         say_notes(notes)
 
 
 def _tries(
-    asked: Request,
+    request: Request,
     words: str | None,
     micro_batches: int | None,
     files: list[Path],
@@ -200,7 +200,7 @@ def _tries(
     from npuscope.dashboard.terminal.pipeline_tables import tries_table
     from npuscope.profile import compare_ranks
 
-    with asked.tables() as (data, scope):
+    with request.tables() as (data, scope):
         compare_ranks(data)
         job = ready(data.con, recognise(data.con, *one_capture(data.con, scope)))
         left_out: list[str] = []
@@ -209,9 +209,9 @@ def _tries(
         tries = asked_tries(
             job, words, micro_batches, files, places_layers=places_layers, limit_bytes=limit_bytes
         )
-        found = pipeline_tries(job, tries)
-        notes = left_out + work_notes(found) + tries_notes(job, tries) + notes_of(data, scope)
-        asked.answer("pipeline_tries", found, notes, tries_table)
+        rows = pipeline_tries(job, tries)
+        notes = left_out + work_notes(rows) + tries_notes(job, tries) + notes_of(data, scope)
+        request.answer("pipeline_tries", rows, notes, tries_table)
 
 
 def _formula(
@@ -234,11 +234,11 @@ def _formula(
 
     if not all(isfinite(one or 0.0) for one in times_ns):
         raise UsageError("--forward, --backward, --weight and --pair are finite numbers of ns")
-    chosen = schedule(name, stages, micro_batches, chunks)
-    times = even_durations(chosen, *times_ns)
-    found = schedule_cost(chosen, execute(chosen, times))
+    order = schedule(name, stages, micro_batches, chunks)
+    times = even_durations(order, *times_ns)
+    cost = schedule_cost(order, execute(order, times))
     if json:
-        print_json("pipeline_formula", rows(found), FORMULA_NOTES)
+        print_json("pipeline_formula", rows(cost), FORMULA_NOTES)
         return
-    show(formula_table(found))
+    show(formula_table(cost))
     say_notes(FORMULA_NOTES)

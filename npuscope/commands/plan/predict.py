@@ -78,30 +78,30 @@ def predict(
     from npuscope.dashboard.terminal import strategy_tables
 
     machine = describe.machine_of(chip)
-    given = None if cluster is None else describe.cluster_of(cluster)
+    size = None if cluster is None else describe.cluster_of(cluster)
     assumed: list[str] = []
     if strategy is None:
         if not Path(what).is_file():
             raise UsageError(f"{what}: give --strategy, or a launch script that has its own")
-        job = describe.job_of_script(Path(what), machine, given)
-        assumed = describe.script_notes(Path(what), given)
+        job = describe.job_of_script(Path(what), machine, size)
+        assumed = describe.script_notes(Path(what), size)
     else:
-        if given is None:
+        if size is None:
             raise UsageError("give --cluster NODESxNPUS with --strategy")
-        job = describe.job_of_strategy(model_of(what), machine, given, strategy)
+        job = describe.job_of_strategy(model_of(what), machine, size, strategy)
     measured, constants, places = calibration_of(calibrate)
-    found = prediction.predict(job, constants)
-    parts, memory = prediction.part_rows(found), prediction.memory_rows(job, found)
-    notes = assumed + prediction_notes(job, found, is_calibrated=measured is not None)
+    outcome = prediction.predict(job, constants)
+    parts, memory = prediction.part_rows(outcome), prediction.memory_rows(job, outcome)
+    notes = assumed + prediction_notes(job, outcome, is_calibrated=measured is not None)
     if json:
         print_json(
             "predict", parts.to_dicts(), notes,
-            figures=strategy_tables.figures(found), stages=memory.to_dicts(),
+            figures=strategy_tables.figures(outcome), stages=memory.to_dicts(),
             calibration=None if measured is None else measured.to_dicts(),
         )  # fmt: skip
         leave_where_partial(*places)
         return
-    show(strategy_tables.prediction_table(found))
+    show(strategy_tables.prediction_table(outcome))
     show(strategy_tables.parts_table(parts))
     show(strategy_tables.memory_table(memory))
     if measured is not None:
@@ -136,8 +136,8 @@ def _of_runs(path: Path, out: Path | None, calibrate: Path | None) -> None:
         if not isinstance(one.get("model"), dict) or not one["model"]:
             raise UsageError(f"{path}: run {one['id']} has no model")
     _, constants, places = calibration_of(calibrate)
-    found = predict_records(records, constants)
-    text = msgspec.json.format(msgspec.json.encode(found))
+    predictions = predict_records(records, constants)
+    text = msgspec.json.format(msgspec.json.encode(predictions))
     if out is None:
         print_text(text.decode() + "\n")
     else:

@@ -107,18 +107,18 @@ def search(
     from npuscope.analysis.strategy import describe, running
     from npuscope.analysis.strategy import search as searching
     from npuscope.analysis.strategy.notes import search_notes
-    from npuscope.analysis.strategy.results import Found, found_parquet
+    from npuscope.analysis.strategy.results import SearchResult, found_parquet
     from npuscope.dashboard.terminal import strategy_tables
 
     machine = describe.machine_of(chip)
-    given = None if cluster is None else describe.cluster_of(cluster)
+    size = None if cluster is None else describe.cluster_of(cluster)
     job, sizes, running_at = None, None, None
     if start is not None and _is_script(start):
         if what is not None:
             raise UsageError("--from a launch script has its own model: leave MODEL out")
-        job, space = running.space_of_script(start, machine, given, only)
+        job, space = running.space_of_script(start, machine, size, only)
         model, machine, world = job.model, job.machine, int(job.world)
-        asked = {"cluster": cluster or f"{world} in all", "only": only}
+        remarks = {"cluster": cluster or f"{world} in all", "only": only}
     else:
         if what is None:
             raise UsageError("give a MODEL, or --from a launch script")
@@ -130,27 +130,27 @@ def search(
             raise UsageError("give --cluster NODESxNPUS, or --from captures")
         nodes, devices = describe.cluster_of(cluster)
         machine, world = describe.on_nodes(machine, devices), nodes * devices
-        asked = {"cluster": cluster, "only": only}
+        remarks = {"cluster": cluster, "only": only}
     measured, constants, places = calibration_of(calibrate)
     places += [] if running_at is None else [running_at]
-    found = searching.search(
+    strategies = searching.search(
         model, machine, world, space, constants, spread=_spread(engine, address)
     )
-    changes = searching.sensitivity(model, machine, world, space, found, constants)
-    notes = search_notes(found, changes)
+    changes = searching.sensitivity(model, machine, world, space, strategies, constants)
+    notes = search_notes(strategies, changes)
     allowed = machine.memory_bytes * (1 - space.spare_ratio)
     beside = None
     if job is not None:
-        beside = running.running_row(found, job, allowed, constants)
+        beside = running.running_row(strategies, job, allowed, constants)
     elif sizes is not None:
-        beside = running.running_row_of_sizes(found, sizes, allowed)
+        beside = running.running_row_of_sizes(strategies, sizes, allowed)
     if out is not None:
-        asked = {"model": model.name, "chip": chip, **asked}
+        remarks = {"model": model.name, "chip": chip, **remarks}
         from npuscope.dashboard.whole_files import write_bytes
 
-        write_bytes(found_parquet(Found(found, changes, asked, int(allowed))), out)
-        say(f"{len(found)} strategies: {out}")
-    best = found.head(top)
+        write_bytes(found_parquet(SearchResult(strategies, changes, remarks, int(allowed))), out)
+        say(f"{len(strategies)} strategies: {out}")
+    best = strategies.head(top)
     if json:
         print_json(
             "search", best.to_dicts(), notes, sensitivity=changes.to_dicts(),
@@ -225,9 +225,9 @@ def memory_plan(
         if cluster is not None:
             raise UsageError("--cluster is of a MODEL: give --strategy, too")
         allowed = _allowed_bytes(describe.machine_of(chip).memory_bytes, budget)
-        asked = Request(source_of(Path(what), None, None, run, None, None),
+        request = Request(source_of(Path(what), None, None, run, None, None),
                       Scope(run=run, capture=capture), json)  # fmt: skip
-        _measured_plan(asked, allowed, calibrate, swaps=not no_swap)
+        _measured_plan(request, allowed, calibrate, swaps=not no_swap)
         return
     if cluster is None:
         raise UsageError("give --cluster NODESxNPUS with --strategy")
@@ -244,13 +244,13 @@ def memory_plan(
         raise UsageError("--strategy recomputes already: plan from recompute=none")
     allowed = _allowed_bytes(job.machine.memory_bytes, budget)
     measured, constants, places = calibration_of(calibrate)
-    found = planning.memory_plan(job, allowed, constants)
-    notes = plan_notes(found)
+    plans = planning.memory_plan(job, allowed, constants)
+    notes = plan_notes(plans)
     if json:
-        print_json("memory_plan", found.to_dicts(), notes)
+        print_json("memory_plan", plans.to_dicts(), notes)
         leave_where_partial(*places)
         return
-    show(strategy_tables.plan_table(found))
+    show(strategy_tables.plan_table(plans))
     if measured is not None:
         show(strategy_tables.calibration_table(measured))
     say_notes(notes)
@@ -262,7 +262,7 @@ def _allowed_bytes(memory_bytes: float, budget_gib: float | None) -> float:
 
 
 def _measured_plan(
-    asked: Request, budget_bytes: float, calibrate: Path | None, *, swaps: bool
+    request: Request, budget_bytes: float, calibrate: Path | None, *, swaps: bool
 ) -> None:
     from npuscope.analysis.pipeline.answer import recognise
     from npuscope.analysis.replay.captures import one_capture
@@ -273,11 +273,11 @@ def _measured_plan(
 
     if calibrate is not None:
         raise UsageError("--calibrate is of a MODEL: a capture has its own times")
-    with asked.tables() as (data, scope):
+    with request.tables() as (data, scope):
         compare_ranks(data)
         job = planning.plannable(data.con, recognise(data.con, *one_capture(data.con, scope)))
-        found = planning.measured_plan(job, budget_bytes, default_constants(), swaps=swaps)
-        asked.answer(
-            "measured_memory_plan", found, planning.plan_notes(found) + notes_of(data, scope),
+        plans = planning.measured_plan(job, budget_bytes, default_constants(), swaps=swaps)
+        request.answer(
+            "measured_memory_plan", plans, planning.plan_notes(plans) + notes_of(data, scope),
             measured_plan_table,
         )  # fmt: skip

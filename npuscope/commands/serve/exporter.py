@@ -219,10 +219,10 @@ def seconds(text: str, option: str) -> float | None:
     """Seconds of `30s`, `15m`, `24h`, `7d`; None of `never`. Raises UsageError."""
     if text == "never":
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
-    if found is None or float(found[1]) == 0:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    if match is None or float(match[1]) == 0:
         raise UsageError(f"{option} {text}: give a time such as 30m, 24h, 7d, or never")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 @contextmanager

@@ -58,8 +58,8 @@ def mcp(
     server = server_of(profiles)
 
     async def serve() -> None:
-        async with stdio_server() as (asked, answered):
-            await server.run(asked, answered, server.create_initialization_options())
+        async with stdio_server() as (incoming, answered):
+            await server.run(incoming, answered, server.create_initialization_options())
 
     try:
         anyio.run(serve)
@@ -96,21 +96,21 @@ def server_of(profiles: Profiles) -> Server[Any]:
             ]
         )
 
-    async def call_tool(_: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
-        question = questions.get(asked.name)
+    async def call_tool(_: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        question = questions.get(params.name)
         if question is None:
-            raise MCPError(types.INVALID_PARAMS, f"there is no question {asked.name!r}")
-        arguments = asked.arguments or {}
+            raise MCPError(types.INVALID_PARAMS, f"there is no question {params.name!r}")
+        arguments = params.arguments or {}
         try:
             jsonschema.validate(arguments, question.input_schema(profiles.names))
-            found = await run_sync(profiles.answer, question, arguments)
+            answer = await run_sync(profiles.answer, question, arguments)
         except jsonschema.ValidationError as error:
             place = "/".join(map(str, error.path)) or question.name
             return _refused(f"{place}: {error.message}")
         except (NpuscopeError, duckdb.Error, OSError) as error:  # the last two: no room, mostly
             return _refused(str(error))
-        text = types.TextContent(type="text", text=json_text(found))
-        return types.CallToolResult(content=[text], structured_content=found)
+        text = types.TextContent(type="text", text=json_text(answer))
+        return types.CallToolResult(content=[text], structured_content=answer)
 
     def _refused(why: str) -> types.CallToolResult:
         text = types.TextContent(type="text", text=json_text({"error": why}))
@@ -130,20 +130,20 @@ def server_of(profiles: Profiles) -> Server[Any]:
         )
 
     async def read_resource(
-        _: Any, asked: types.ReadResourceRequestParams
+        _: Any, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        number = asked.uri.removeprefix(_SCHEME)
-        known = {f"{at}": name for at, name in enumerate(profiles.names)}
-        if not asked.uri.startswith(_SCHEME) or number not in known:
-            raise MCPError(types.INVALID_PARAMS, f"there is no resource {asked.uri!r}")
+        number = params.uri.removeprefix(_SCHEME)
+        by_number = {f"{at}": name for at, name in enumerate(profiles.names)}
+        if not params.uri.startswith(_SCHEME) or number not in by_number:
+            raise MCPError(types.INVALID_PARAMS, f"there is no resource {params.uri!r}")
         try:
-            found = await run_sync(
-                profiles.answer, questions["findings"], {"profile": known[number]}
+            answer = await run_sync(
+                profiles.answer, questions["findings"], {"profile": by_number[number]}
             )
         except (NpuscopeError, duckdb.Error, OSError) as error:
             raise MCPError(types.INTERNAL_ERROR, str(error)) from error
         contents = types.TextResourceContents(
-            uri=asked.uri, mime_type="application/json", text=json_text(found)
+            uri=params.uri, mime_type="application/json", text=json_text(answer)
         )
         return types.ReadResourceResult(contents=[contents])
 

@@ -85,15 +85,15 @@ def profile_config(
         return
     name = f"Level_{level}" if level == "none" else f"Level{level}"
     has_metrics = name in ("Level1", "Level2")
-    chosen = _ranks(ranks)
+    numbers = _ranks(ranks)
     content = dynamic.config(
         {
             "prof_dir": prof_dir,
             "start_step": dynamic.AT_ONCE if start_step is None else start_step,
             "active": active,
             "warmup": warmup,
-            "is_rank": bool(chosen),
-            "rank_list": chosen,
+            "is_rank": bool(numbers),
+            "rank_list": numbers,
             "analyse": analyse,
             "async_mode": analyse,
             "record_shapes": record_shapes,
@@ -151,8 +151,8 @@ def _check(path: Path, json: bool) -> None:
             command = dynamic.dyno_command(content)
             print_text(f"{target}: valid\nthe same with msMonitor: {command}\n")
         return
-    listed = "".join(f"\n  {one.field}: {one.got}; allowed: {one.allowed}" for one in wrong)
-    raise NpuscopeError(f"{target}: {len(wrong)} field(s) that torch_npu would not use:{listed}")
+    names = "".join(f"\n  {one.field}: {one.got}; allowed: {one.allowed}" for one in wrong)
+    raise NpuscopeError(f"{target}: {len(wrong)} field(s) that torch_npu would not use:{names}")
 
 
 def _ranks(text: str | None) -> list[int]:

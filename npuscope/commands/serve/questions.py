@@ -50,8 +50,8 @@ def _key(values: Iterable[str]) -> Schema:
 
 def _count(least: int, description: str) -> Schema:
     """An integer from `least` on that the engine's integers hold."""
-    told = {"minimum": least, "maximum": _MOST, "description": description}
-    return {"type": "integer", **told}
+    bounds = {"minimum": least, "maximum": _MOST, "description": description}
+    return {"type": "integer", **bounds}
 
 
 _MOST = (1 << 53) - 1  # what JSON of any program has exactly
@@ -90,8 +90,8 @@ class Question:
     @property
     def description(self) -> str:
         """What it tells, in the catalog's words."""
-        found = _metrics_of(self.command)
-        return self.about or " ".join(dict.fromkeys(one.meaning for one in found))
+        metrics = _metrics_of(self.command)
+        return self.about or " ".join(dict.fromkeys(one.meaning for one in metrics))
 
     def input_schema(self, profiles: Iterable[str]) -> Schema:
         """JSON schema of its arguments, where these profiles may be asked about."""
@@ -110,8 +110,8 @@ class Question:
     def output_schema(self) -> Schema:
         """JSON schema of its answers; columns with unit and meaning as the catalog has them."""
         columns: dict[str, Schema] = {}
-        for known in _metrics_of(self.command):
-            for column in known.columns:
+        for metric in _metrics_of(self.command):
+            for column in metric.columns:
                 columns.setdefault(column.name, _column(column))
         rows = {"type": "array", "items": {"type": "object", "properties": columns}}
         return {
@@ -129,16 +129,16 @@ class Question:
     def words(self, place: str, arguments: Mapping[str, Any]) -> str:
         """The command line that answers the same."""
         verb, *options = self.command.split()
-        said: list[str] = []
+        words_here: list[str] = []
         for name, value in arguments.items():
             if name in ("changes", "text"):
                 # An option begins with a dash, and a comment of SQL does.
                 words = value if isinstance(value, list) else [value]
-                said += [f" {one}" if one.startswith("-") else one for one in words]
+                words_here += [f" {one}" if one.startswith("-") else one for one in words]
             else:
-                said += [f"--{name.replace('_', '-')}", str(value)]
-        told = shlex.join([*options, *said, "--json"])
-        return f"npuscope {verb} {shell_word(place)} {told}"
+                words_here += [f"--{name.replace('_', '-')}", str(value)]
+        text = shlex.join([*options, *words_here, "--json"])
+        return f"npuscope {verb} {shell_word(place)} {text}"
 
 
 _PLACE = {"rank": _RANK, "step": _STEP}
@@ -193,30 +193,30 @@ class Profiles:
     def answer(self, question: Question, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """A page of an answer, as the question's `output_schema` says. Raises NpuscopeError."""
         # JSON writes 3 as 3.0, too.
-        asked: dict[str, Any] = dict(arguments)
+        values: dict[str, Any] = dict(arguments)
         for key, value in arguments.items():
             if isinstance(value, float):
-                asked[key] = int(value)
-        name = asked.pop("profile", self.names[0])
-        offset, limit = asked.pop("offset", 0), asked.pop("limit", USUAL_ROWS)
+                values[key] = int(value)
+        name = values.pop("profile", self.names[0])
+        offset, limit = values.pop("offset", 0), values.pop("limit", USUAL_ROWS)
         job = self._capture(name)
-        evidence = question.words(name, asked)
+        evidence = question.words(name, values)
         if question.name == "sql":
-            found, count = self._select_pages(name, job).page(asked["text"], offset, limit)
+            page_rows, count = self._select_pages(name, job).page(values["text"], offset, limit)
         else:
             if question.name == "whatif":
-                frame = job.whatif(*asked["changes"])
+                frame = job.whatif(*values["changes"])
             else:
-                frame = getattr(job, question.name)(**asked)
+                frame = getattr(job, question.name)(**values)
             if frame.is_empty():
-                _require(job, asked)
-            found, count = query.rows(frame.slice(offset, limit)), frame.height
-        rows = _within(map(_row, found), MOST_CHARACTERS)
-        told = offset + len(rows)
+                _require(job, values)
+            page_rows, count = query.rows(frame.slice(offset, limit)), frame.height
+        rows = _within(map(_row, page_rows), MOST_CHARACTERS)
+        end = offset + len(rows)
         return {
             "rows": rows,
             "row_count": count,
-            "next_offset": told if told < count else None,
+            "next_offset": end if end < count else None,
             "notes": _within(map(bound_texts, job.notes()), MOST_NOTES_CHARACTERS),
             "evidence": evidence,
         }
@@ -230,8 +230,8 @@ class Profiles:
     def _capture(self, name: str) -> Capture:
         place = self._places.get(name)
         if place is None:
-            listed = ", ".join(self.names)
-            raise UsageError(f"{bound_texts(name)} is none of the given profiles: {listed}")
+            names = ", ".join(self.names)
+            raise UsageError(f"{bound_texts(name)} is none of the given profiles: {names}")
         with self._opening:
             if name not in self._open:
                 self._open[name] = Capture(place)
@@ -252,12 +252,12 @@ def bound_texts(value: Any) -> Any:
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row as JSON has it, with lists and objects as their cut text where they are long."""
-    told = {
+    record = {
         name: _cut(value, MOST_OF_A_LIST) for name, value in bound_texts(json_ready(row)).items()
     }
-    if len(json_text(told)) > MOST_CHARACTERS:
-        told = {name: _cut(value, MOST_OF_A_TEXT) for name, value in told.items()}
-    return told
+    if len(json_text(record)) > MOST_CHARACTERS:
+        record = {name: _cut(value, MOST_OF_A_TEXT) for name, value in record.items()}
+    return record
 
 
 def _cut(value: Any, most_characters: int) -> Any:
@@ -266,11 +266,11 @@ def _cut(value: Any, most_characters: int) -> Any:
     return text[: most_characters - 3] + "..."
 
 
-def _require(job: Capture, asked: Mapping[str, Any]) -> None:
+def _require(job: Capture, values: Mapping[str, Any]) -> None:
     """As the commands do, raise UsageError where a rank or step is asked for that is not there."""
     steps = job.steps()
     for name in ("rank", "step"):
-        if (value := asked.get(name)) is not None:
+        if (value := values.get(name)) is not None:
             there = steps[name].drop_nulls().unique().to_list()
             if value not in there:
                 raise UsageError(f"no {name} {value} here: there is {numbers(there) or 'none'}")
@@ -278,14 +278,14 @@ def _require(job: Capture, asked: Mapping[str, Any]) -> None:
 
 def _within(values: Iterable[Any], most_characters: int) -> list[Any]:
     """The first of the values whose JSON is so long together; one at least."""
-    kept: list[Any] = []
+    items: list[Any] = []
     left = most_characters
     for value in values:
         left -= len(json_text(value))
-        if left < 0 and kept:
+        if left < 0 and items:
             break
-        kept.append(value)
-    return kept
+        items.append(value)
+    return items
 
 
 @cache
@@ -293,14 +293,14 @@ def _metrics_of(command: str) -> tuple[Any, ...]:
     """Metrics that a command answers with, by whatever key."""
     names = (command, f"{command} --by ")
     return tuple(
-        known
-        for known in metrics()
-        if any(one == names[0] or one.startswith(names[1]) for one in known.commands)
+        metric
+        for metric in metrics()
+        if any(one == names[0] or one.startswith(names[1]) for one in metric.commands)
     )
 
 
 def _column(column: Column) -> Schema:
     kind = _TYPES.get(column.type)
     unit = f"[{column.unit}] " if column.unit else ""
-    told: Schema = {"description": f"{unit}{column.meaning}"}
-    return {"type": [kind, "null"], **told} if kind else told
+    column_schema: Schema = {"description": f"{unit}{column.meaning}"}
+    return {"type": [kind, "null"], **column_schema} if kind else column_schema

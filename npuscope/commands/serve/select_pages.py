@@ -45,8 +45,8 @@ class SelectPages:
                 return _page(self._con, text, offset, limit)
             except (UsageError, duckdb.Error, OSError, pa.ArrowException) as error:
                 if is_late.is_set():
-                    told = f"SQL: not done after {MOST_SECONDS:g} s: ask for less"
-                    raise UsageError(told) from error
+                    reason = f"SQL: not done after {MOST_SECONDS:g} s: ask for less"
+                    raise UsageError(reason) from error
                 if isinstance(error, UsageError):
                     raise
                 raise UsageError(f"SQL: {error}") from error

@@ -92,26 +92,26 @@ def compare(
     from npuscope.analysis.compare.difference import figures_of, remarks
 
     check_outputs(html, markdown, out, lang, json)
-    found, beside = compare_sides(
+    comparison, beside = compare_sides(
         [a, *(also_a or [])], [b, *(also_b or [])], jobs, memory, by, (tokens_a, tokens_b)
     )
-    notes = [*remarks(found), *beside.notes]
+    notes = [*remarks(comparison), *beside.notes]
     if json:
-        rows = found.rows if found.at is None else found.at
+        rows = comparison.rows if comparison.at is None else comparison.at
         name = "compare" if by is None else f"compare_{by}"
-        print_json(name, rows.to_dicts(), [*beside.left_out, *notes], **figures_of(found))
+        print_json(name, rows.to_dicts(), [*beside.left_out, *notes], **figures_of(comparison))
         leave_where_partial(*beside.places)
         return
     from npuscope.dashboard.report.comparison import comparison_blocks, comparison_tables
 
     if html is not None or markdown:
-        blocks = comparison_blocks(found, (a, b), [*beside.left_out, *notes])
+        blocks = comparison_blocks(comparison, (a, b), [*beside.left_out, *notes])
         document(blocks, html, out, lang)
         leave_where_partial(*beside.places)
         return
     from npuscope.dashboard.report.report_terminal import drawn
 
-    for part in chain.from_iterable(map(drawn, comparison_tables(found))):
+    for part in chain.from_iterable(map(drawn, comparison_tables(comparison))):
         show(part)
     say_notes(notes)
     leave_where_partial(*beside.places)
@@ -152,8 +152,8 @@ def compare_sides(
             )
         beside = _beside([*sides[0], *sides[1]])
     ours, theirs = (
-        side if given is None else replace(side, tokens=given)
-        for side, given in zip((ours, theirs), tokens, strict=True)
+        side if count is None else replace(side, tokens=count)
+        for side, count in zip((ours, theirs), tokens, strict=True)
     )
     return difference(ours, theirs, by), beside
 
@@ -227,19 +227,19 @@ def _open(stack: contextlib.ExitStack, text: str, jobs: int | None, memory: str 
     path, scope = _place(text)
     source = source_of(path, None, None, scope.run, jobs, memory)
     data = stack.enter_context(open_tables(source, scope=scope))
-    asked = Request(source, scope)
-    chosen = asked.scope_of(data)
-    asked.require_steps(data, chosen)
+    request = Request(source, scope)
+    capture_scope = request.scope_of(data)
+    request.require_steps(data, capture_scope)
     compare_ranks(data, is_needed=False)
-    return _Place(text, chosen, data)
+    return _Place(text, capture_scope, data)
 
 
 def _place(text: str) -> tuple[Path, Scope]:
     """PATH, PATH@RUN or PATH@RUN/CAPTURE; a path that exists is one, whatever its name holds."""
-    place, _, chosen = text.rpartition("@")
+    place, _, suffix = text.rpartition("@")
     if not place or Path(text).exists():
         return Path(text), Scope()
-    run, _, capture = chosen.partition("/")
+    run, _, capture = suffix.partition("/")
     if not run:
         raise UsageError(f"{text}: give a run after @, as in PATH@RUN or PATH@RUN/CAPTURE")
     return Path(place), Scope(run, capture or None)

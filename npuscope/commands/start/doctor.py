@@ -27,7 +27,7 @@ Files = Annotated[
 
 
 @command("run", "capture", "rank")
-def doctor(asked: Request, *, files: Files = False) -> None:
+def doctor(request: Request, *, files: Files = False) -> None:
     """What was recorded, what is missing, which analyses that allows, what to record next time.
 
     Other commands compare sizes of a store's files only: with --files what a disk or a copy changed
@@ -47,14 +47,14 @@ def doctor(asked: Request, *, files: Files = False) -> None:
     from npuscope.dashboard.terminal.doctor.doctor_tables import doctor as parts
     from npuscope.profile import open_tables
 
-    with open_tables(asked.source, scope=asked.scope) as data:
-        scope = asked.scope_of(data)
+    with open_tables(request.source, scope=request.scope) as data:
+        scope = request.scope_of(data)
         read = opened_over(data.con, data.target) if is_store(data.target) else []
         damage = (
             list(without_torn(data.target, read, with_content=True)[1].values()) if files else []
         )
-        for told in damage:
-            say(told)
+        for remark in damage:
+            say(remark)
         reports = examine(data.con, read, scope)
         if not reports:
             _refuse(examine(data.con, read), scope)
@@ -65,14 +65,14 @@ def doctor(asked: Request, *, files: Files = False) -> None:
             problems = data.result.problems
             sources = [file.path for one in read for file in one.sources]
             beside = unread(
-                asked.source.path,
+                request.source.path,
                 sources,
                 [*(one.path for one in problems), *(one.root for one in data.result.failed)],
             )
             disk = Disk(
-                data.result.failed, problems, beside, _comparison(asked.source.path, data, read)
+                data.result.failed, problems, beside, _comparison(request.source.path, data, read)
             )
-        if asked.json:
+        if request.json:
             print_json(
                 "doctor",
                 doctor_rows(reports, disk),
@@ -96,7 +96,7 @@ def _comparison(path: Path, data: OpenTables, read: list[Manifest]) -> list[Step
     return compared_steps(data.con, read, results, run=run)
 
 
-def _refuse(everything: list[CaptureReport], asked: Scope) -> NoReturn:
+def _refuse(everything: list[CaptureReport], scope: Scope) -> NoReturn:
     """Say why nothing was chosen: by what there is instead."""
     from npuscope.analysis.wording import ranks_named
 
@@ -105,4 +105,4 @@ def _refuse(everything: list[CaptureReport], asked: Scope) -> NoReturn:
     there = "; ".join(
         f"{one.run}, {one.capture}: {ranks_named(r.rank for r in one.ranks)}" for one in everything
     )
-    raise UsageError(f"nothing here is {asked}: there is {there}")
+    raise UsageError(f"nothing here is {scope}: there is {there}")

@@ -117,23 +117,23 @@ def gate(
         raise UsageError("one of --json, --annotations and --markdown without -o has stdout")
     if out is not None and not markdown:
         raise UsageError("-o goes with --markdown")
-    asked = limits_of(limit or [], limits)
-    found, beside = compare_sides(
+    limits_of_job = limits_of(limit or [], limits)
+    comparison, beside = compare_sides(
         [baseline, *(also_baseline or [])], [candidate, *(also_candidate or [])], jobs, memory
     )
-    judged = judge(asked, found)
-    notes = [*recorded_differently(found), *beside.notes]
+    judged = judge(limits_of_job, comparison)
+    notes = [*recorded_differently(comparison), *beside.notes]
     in_full = [*beside.left_out, *notes]
-    warnings = gate_results.warnings(judged, found.unit)
+    warnings = gate_results.warnings(judged, comparison.unit)
     if junit is not None:
-        write(gate_results.junit(judged, found), junit)
+        write(gate_results.junit(judged, comparison), junit)
     if markdown:
-        blocks = gate_results.gate_blocks(judged, found, (baseline, candidate), in_full)
+        blocks = gate_results.gate_blocks(judged, comparison, (baseline, candidate), in_full)
         document(blocks, None, out, lang)
     if json:
         print_json("gate", judged.to_dicts(), [*warnings, *in_full])
     elif annotations:
-        print_text(gate_results.workflow_commands(judged, found.unit))
+        print_text(gate_results.workflow_commands(judged, comparison.unit))
     elif not markdown or out is not None:
         show(gate_results.limits_table(judged))
         say_notes(notes)

@@ -32,7 +32,7 @@ Language = Annotated[
 
 @command("run", "capture", "rank", "step")
 def report(
-    asked: Request,
+    request: Request,
     *,
     top: Top = 10,
     html: Html = None,
@@ -51,20 +51,20 @@ def report(
     """
     from npuscope.profile import compare_ranks, place_of
 
-    check_outputs(html, markdown, out, lang, asked.json)
-    place = place_of(asked.source.path)
-    with asked.tables() as (data, chosen):
+    check_outputs(html, markdown, out, lang, request.json)
+    place = place_of(request.source.path)
+    with request.tables() as (data, scope):
         compare_ranks(data, is_needed=False)
-        if asked.json:
+        if request.json:
             from npuscope.analysis.report_rows import report_rows
 
-            rows = report_rows(data.con, chosen, top=top, path=place)
-            print_json("report", rows, [*data.left_out, *notes_of(data, chosen)])
+            rows = report_rows(data.con, scope, top=top, path=place)
+            print_json("report", rows, [*data.left_out, *notes_of(data, scope)])
         else:
             from npuscope.dashboard.report.report import report as blocks_of
 
             blocks = blocks_of(
-                data.con, chosen, top=top, path=place, warnings=[*data.left_out, *data.warnings],
+                data.con, scope, top=top, path=place, warnings=[*data.left_out, *data.warnings],
                 charts=html is not None,
             )  # fmt: skip
             if html is not None or markdown:
@@ -114,7 +114,7 @@ def write(text: str, out: Path) -> None:
 
 
 @command("run", "capture", "rank", "step")
-def findings(asked: Request) -> None:
+def findings(request: Request) -> None:
     """What is worth changing first: ms per step at stake, evidence, how sure, what to try.
 
     \b
@@ -127,15 +127,19 @@ def findings(asked: Request) -> None:
     from npuscope.dashboard.report.report_terminal import findings_in_full
     from npuscope.profile import compare_ranks, place_of
 
-    with asked.tables() as (data, scope):
+    with request.tables() as (data, scope):
         compare_ranks(data, is_needed=False)
-        found = found_in(data.con, scope, path=place_of(asked.source.path))
+        findings_here = found_in(data.con, scope, path=place_of(request.source.path))
         notes = notes_of(data, scope)
-        if asked.json:
-            print_json("findings", finding_rows(found), notes if found else [_NO_FINDING, *notes])
+        if request.json:
+            print_json(
+                "findings",
+                finding_rows(findings_here),
+                notes if findings_here else [_NO_FINDING, *notes],
+            )
             return
-        for part in findings_in_full(found):
+        for part in findings_in_full(findings_here):
             show(part)
-        if not found:
+        if not findings_here:
             say(_NO_FINDING)
         say_notes(notes)

@@ -27,7 +27,7 @@ Size = Annotated[
 
 @command("run", "capture", json=False)
 def bundle(
-    asked: Request,
+    request: Request,
     *,
     out: Out = None,
     redact: Redact = False,
@@ -65,8 +65,8 @@ def bundle(
     most_bytes = parse_size(most, "--most")
     with tempfile.TemporaryDirectory(prefix="npuscope-") as folder:
         database = Path(folder) / "tables.duckdb"
-        asked = replace(asked, source=replace(asked.source, writable=Path(folder)))
-        with asked.tables() as (data, scope):  # to its end: leaving it may set the exit code
+        request = replace(request, source=replace(request.source, writable=Path(folder)))
+        with request.tables() as (data, scope):  # to its end: leaving it may set the exit code
             open_views(data.con)
             export(
                 data.con, "duckdb", database, summaries=summary_versions(),
@@ -77,10 +77,10 @@ def bundle(
                 changed = redacted(database, own_key(cache_folder()))
                 say(f"{changed} texts have pseudonyms")
             packed, left_out = tables.pack(database, most_bytes)
-            with open_tables(Source(database)) as shown:
-                compare_ranks(shown, is_needed=False)
+            with open_tables(Source(database)) as database_tables:
+                compare_ranks(database_tables, is_needed=False)
                 blocks = report(
-                    shown.con, ALL, top=10, path=out.name, warnings=warnings, charts=True
+                    database_tables.con, ALL, top=10, path=out.name, warnings=warnings, charts=True
                 )
                 html = page(blocks, language=lang)
             whole = tables.with_tables(html, packed)

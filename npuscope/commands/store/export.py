@@ -45,7 +45,7 @@ OTHERS = (*TRACES, "openmetrics")
 
 @command("run", "capture", json=False)
 def export(
-    asked: Request,
+    request: Request,
     form: Annotated[
         str,
         typer.Argument(
@@ -114,8 +114,8 @@ def export(
     from npuscope.profile import summary_versions
 
     if form not in (*FORMATS, *OTHERS):
-        listed = ", ".join((*FORMATS, *OTHERS))
-        raise UsageError(f"unknown export format {form}: one of {listed}")
+        names = ", ".join((*FORMATS, *OTHERS))
+        raise UsageError(f"unknown export format {form}: one of {names}")
     if out is None:
         raise UsageError("no output given: give -o OUT")
     of_traces = {
@@ -124,9 +124,11 @@ def export(
         "--window": window,
         "--tracks": tracks,
     }
-    given = [option for option, value in of_traces.items() if value is not None]
-    if form not in TRACES and given:
-        raise UsageError(f"{given[0]} is for traces (perfetto, chrome): {form} exports everything")
+    options = [option for option, value in of_traces.items() if value is not None]
+    if form not in TRACES and options:
+        raise UsageError(
+            f"{options[0]} is for traces (perfetto, chrome): {form} exports everything"
+        )
     of_model = {
         "--model": model,
         "--sequence-length": sequence_length,
@@ -134,28 +136,28 @@ def export(
         "--recompute": recompute,
         "--peak": peak,
     }
-    given = [option for option, value in of_model.items() if value is not None]
-    if form != "openmetrics" and given:
-        raise UsageError(f"{given[0]} is for openmetrics: {form} has no MFU in it")
+    options = [option for option, value in of_model.items() if value is not None]
+    if form != "openmetrics" and options:
+        raise UsageError(f"{options[0]} is for openmetrics: {form} has no MFU in it")
     use = use_of(model, sequence_length, tokens_per_step, attention, recompute, is_auto=True)
     peaks = parse_peaks(peak) if peak is not None else None
     choice = parse_choice(
-        run=asked.scope.run, capture=asked.scope.capture,
+        run=request.scope.run, capture=request.scope.capture,
         ranks=ranks, steps=steps, window=window, tracks=tracks,
     )  # fmt: skip
-    asked = replace(asked, source=replace(asked.source, writable=out.parent))
-    with asked.tables(need_steps=False) as (data, scope):
+    request = replace(request, source=replace(request.source, writable=out.parent))
+    with request.tables(need_steps=False) as (data, scope):
         if form in TRACES:
             _write_trace(data, replace(choice, run=scope.run), out)
         elif form == "openmetrics":
-            _require_data(data, asked.scope)
+            _require_data(data, request.scope)
             _write_history(data, scope, use, peaks, out)
         else:
-            _require_data(data, asked.scope)
+            _require_data(data, request.scope)
             open_views(data.con)
             rows = write(
                 data.con, form, out, summaries=summary_versions(),
-                run=asked.scope.run, capture=asked.scope.capture,
+                run=request.scope.run, capture=request.scope.capture,
             )  # fmt: skip
             say(f"{out}: {len(rows)} tables, {sum(rows.values())} rows")
 
@@ -214,7 +216,7 @@ def _write_history(
     compare_ranks(data, is_needed=False)  # as the exporter does: waits and kinds are theirs to tell
     for warning in data.warnings[before:]:
         say(f"warning: {warning}")
-    found = write_history(
+    stored = write_history(
         data.con,
         out,
         scope,
@@ -222,9 +224,9 @@ def _write_history(
         given_peaks=peaks,
         tell=lambda note: say(f"note: {note}"),
     )
-    say(f"{out}: {found.sample_count} samples of {found.steps_count} steps")
-    if found.steps_left_out:
-        say(f"note: left out {found.steps_left_out} steps without a wall-clock time on any rank")
+    say(f"{out}: {stored.sample_count} samples of {stored.steps_count} steps")
+    if stored.steps_left_out:
+        say(f"note: left out {stored.steps_left_out} steps without a wall-clock time on any rank")
 
 
 def sql(
@@ -255,9 +257,9 @@ def sql(
     form = "json" if json else "parquet" if parquet else "csv" if csv or out else "table"
     if form == "parquet" and out is None and sys.stdout.isatty():
         raise UsageError("Parquet is binary: give -o FILE or redirect stdout")
-    asked = Request(source_of(path, None, store, run, jobs, memory), Scope(run))
-    with asked.tables(need_steps=False) as (data, _):
-        _require_only(data, asked.scope)
+    request = Request(source_of(path, None, store, run, jobs, memory), Scope(run))
+    with request.tables(need_steps=False) as (data, _):
+        _require_only(data, request.scope)
         if data.result is not None and len(runs := _runs(data)) > 1:
             say(
                 f"note: this was read as runs {' and '.join(runs)}: a query without"

@@ -66,7 +66,7 @@ Stacks = Annotated[bool, typer.Option("--stacks", help="Also keep host call stac
 
 @command("run", json=False)
 def ingest(
-    asked: Request,
+    request: Request,
     *,
     out: Out = None,
     force: Force = False,
@@ -110,10 +110,10 @@ def ingest(
         summary_versions,
     )
 
-    chosen = parse_selection(ranks=ranks, steps=steps, tables=tables, light=light, stacks=stacks)
+    selection = parse_selection(ranks=ranks, steps=steps, tables=tables, light=light, stacks=stacks)
     source = replace(
-        spread(asked.source, shard, engine, address),
-        force=force, selection=chosen, train_log=train_log, expert_load=expert_load,
+        spread(request.source, shard, engine, address),
+        force=force, selection=selection, train_log=train_log, expert_load=expert_load,
     )  # fmt: skip
     if source.shard and out:
         raise UsageError("-o with --shard: export when the last shard is done (`npuscope export`)")
@@ -208,10 +208,10 @@ def compact(
     if not dry_run:
         remember_dropped(store, going)
     for one in going:
-        told = f"{one.run}, {one.capture}: {one.rank_count} rank(s), {size_text(one.size_bytes)}"
+        text = f"{one.run}, {one.capture}: {one.rank_count} rank(s), {size_text(one.size_bytes)}"
         if not dry_run:
             drop_capture(one)
-        say(f"{'would drop' if dry_run else 'dropped'} {told}")
+        say(f"{'would drop' if dry_run else 'dropped'} {text}")
     if dry_run:
         return
     try:
@@ -236,11 +236,11 @@ def store_list(json: Json = False) -> None:
     from npuscope.collector.store import cache
     from npuscope.dashboard import results
 
-    found = cache.cached_stores()
+    stores = cache.cached_stores()
     if json:
-        print_json("stores", results.records(found), [])
-    elif found:
-        show(results.stores_table(found))
+        print_json("stores", results.records(stores), [])
+    elif stores:
+        show(results.stores_table(stores))
     else:
         say(f"no stores in {cache.cache_folder()}")
 

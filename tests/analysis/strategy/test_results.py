@@ -13,7 +13,7 @@ from npuscope.analysis.strategy.describe import job_of_strategy, space_of
 from npuscope.analysis.strategy.job import Machine
 from npuscope.analysis.strategy.predict import predict
 from npuscope.analysis.strategy.results import (
-    Found,
+    SearchResult,
     chosen_sizes,
     found_parquet,
     read_found,
@@ -29,10 +29,10 @@ _SPACE = Space(2048, 16, pp=[1, 2], recompute=["none"])
 _MACHINE = Machine(353.9e12)
 
 
-def _found() -> Found:
+def _found() -> SearchResult:
     found = search(DENSE, _MACHINE, 8, _SPACE)
     changes = sensitivity(DENSE, _MACHINE, 8, _SPACE, found, top=3)
-    return Found(found, changes, {"model": "tiny", "only": "gbs=16"}, 1 << 35)
+    return SearchResult(found, changes, {"model": "tiny", "only": "gbs=16"}, 1 << 35)
 
 
 def test_a_search_is_read_back(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from npuscope.collector.store import store
 from npuscope.dashboard.perfetto.choice import parse_choice
 from npuscope.dashboard.perfetto.rank_tables import expected_of, trace_of
-from npuscope.dashboard.perfetto.trace_file import Written, write
+from npuscope.dashboard.perfetto.trace_file import TraceSummary, write
 from npuscope.profile import OpenTables, summary_versions
 
 Event = dict[str, Any]
@@ -24,7 +24,7 @@ OVERLAP = {
 }
 
 
-def export(path: Path, out: Path, **options: str) -> Written:
+def export(path: Path, out: Path, **options: str) -> TraceSummary:
     """Write a trace of a store or exported file with the command's options."""
     con = store.open(path, summaries=summary_versions())
     try:

@@ -31,7 +31,7 @@ def test_only_wanted_tables_are_filled(staged: Staged) -> None:
         "STRING_IDS": STRINGS, "task": LAUNCHED, "CANN_API": CANN,
         "Compute_Task_Info": ("name, globalTaskId", [(2, 1)]),  # SQLite knows no case
         "META_DATA": ("name, value", [("distributed_args", '{"world_size": 4}')]),
-    }, wanted=frozenset({"kernels"}))  # fmt: skip
+    }, only=frozenset({"kernels"}))  # fmt: skip
     assert staged.rows("select count(*) from kernels") == [(1,)]
     for table in ("ranks", "launches", "host_ops"):
         assert staged.rows(f"select count(*) from {table}") == [(0,)]

@@ -136,7 +136,7 @@ def test_words_are_text_again_for_other_readers(
         "Name,Type,Accelerator Core,Start Time(us),Duration(us),aic_new_ratio\n"
         "unheard of,New,AI_CORE,1700000000000000.001\t,5.5,0.25\n"
     )
-    staged.read(kernel_details, {"kernels": csv}, wanted=frozenset({"kernels"}))
+    staged.read(kernel_details, {"kernels": csv}, only=frozenset({"kernels"}))
     assert staged.rows("select name, pmu['aic_new_ratio'] from kernels") == [("unheard of", 0.25)]
 
 

@@ -224,7 +224,7 @@ def test_a_bad_file_leaves_the_matrix_readable(staged: Staged) -> None:
 def test_only_wanted_tables_are_filled(staged: Staged) -> None:
     path = staged.folder / "communication.json"
     path.write_bytes(WHOLE)
-    staged.read(communication, {"communication": path}, wanted=frozenset({"comm_links"}))
+    staged.read(communication, {"communication": path}, only=frozenset({"comm_links"}))
     assert staged.con.execute("select count(*) from comm_times").fetchone() == (0,)
     assert staged.con.execute("select count(*) from comm_links").fetchone() == (1,)
 

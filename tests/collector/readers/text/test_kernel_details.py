@@ -292,7 +292,7 @@ def test_a_bad_slice_does_not_hide_the_others(staged: Staged) -> None:
 
 def test_only_wanted_tables_are_filled(staged: Staged) -> None:
     path = write(staged.folder, LEVEL0, *LEVEL0_ROWS)
-    staged.read(kernel_details, {"kernels": path}, wanted=frozenset({"comm_ops"}))
+    staged.read(kernel_details, {"kernels": path}, only=frozenset({"comm_ops"}))
     assert rows(staged.con, "name") == []
     assert len(rows(staged.con, "name", "_comm_rows")) == 1
 

@@ -11,7 +11,7 @@ pytest.importorskip("streamlit")
 import polars as pl
 
 from npuscope.analysis.strategy.job import Machine
-from npuscope.analysis.strategy.results import Found, found_parquet
+from npuscope.analysis.strategy.results import SearchResult, found_parquet
 from npuscope.analysis.strategy.search import Space, search, sensitivity
 from npuscope.dashboard.app.served_stores import Place, ServedStores, environment_of
 from npuscope.dashboard.app.state import Choices, KnownCapture, params_of, view_of
@@ -24,10 +24,10 @@ SPACE = Space(2048, 16, recompute=["none"], cp=[1])
 MACHINE = Machine(353.9e12)
 
 
-def found() -> Found:
+def found() -> SearchResult:
     rows = search(DENSE, MACHINE, 8, SPACE)
     asked = {"model": "tiny", "cluster": "1x8", "chip": "910B2", "only": "gbs=16,seq=2048"}
-    return Found(rows, sensitivity(DENSE, MACHINE, 8, SPACE, rows, top=2), asked, 60 << 30)
+    return SearchResult(rows, sensitivity(DENSE, MACHINE, 8, SPACE, rows, top=2), asked, 60 << 30)
 
 
 def test_the_figure_joins_the_front_and_marks_the_best() -> None:
