@@ -13,7 +13,8 @@ placement was made for. Its interval is the 5 % to 95 % of those loads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -144,38 +145,45 @@ def plan(
             " converted to time"
         )
     link = (priced.far_bytes_per_s if nodes > 1 else None) or priced.near_bytes_per_s
-    can_pay = cost is not None and expert_bytes is not None and link is not None
-    if not can_pay:
+    migration = None
+    if cost is None or expert_bytes is None or link is None:
         notes.append(
             "the cost of moving experts is unknown: expert bytes, token cost or link bandwidth"
             " are missing"
         )
+    else:
+        migration = partial(
+            migration_ns, experts=experts, expert_bytes=expert_bytes, bytes_per_s=link
+        )
 
-    stays = is_hierarchical(experts, groups, nodes)
-    moves = []
-    if can_pay or max_moved is not None:
-        limits = Limits(None, stays, max_replicas, before, max_moved)
-        moves.append(improve(before, load, priced, nodes, limits))
+    limits = Limits(
+        stays_on_node=is_hierarchical(experts, groups, nodes), max_replicas=max_replicas
+    )
+    changes = []
+    if migration is not None or max_moved is not None:
+        few = replace(limits, origin=before, max_moved=max_moved)
+        changes.append(improve(before, load, priced, nodes, few))
     if max_moved is None:
         fresh = search(
             load, devices=devices, slots=slot_count, nodes=nodes, groups=groups, cost=priced,
             max_replicas=max_replicas,
         )  # fmt: skip
-        moves.append(align_devices(before, fresh, nodes))
+        changes.append(align_devices(before, fresh, nodes))
         if cost is not None:
-            free = improve(fresh, load, cost, nodes, Limits(None, stays, max_replicas))
-            moves.append(align_devices(before, free, nodes))
+            free = improve(fresh, load, cost, nodes, limits)
+            changes.append(align_devices(before, free, nodes))
     was = layer_times(before, may_come, priced, nodes)
     placement = before.copy()
     best = np.zeros(count)
-    for one in moves:
-        net = (was - layer_times(one, may_come, priced, nodes)).mean(axis=0) * horizon
-        if can_pay and expert_bytes is not None and link is not None:
-            net -= _layer_migration_ns(before, one, experts, expert_bytes, link)
+    for change in changes:
+        net = (was - layer_times(change, may_come, priced, nodes)).mean(axis=0) * horizon
+        if migration is not None:  # of each layer, were it moved alone
+            pairs = zip(before[:, None], change[:, None], strict=True)
+            net -= np.array([migration(*pair) for pair in pairs])
         better = net > best
         if cost is None:  # what is told of a layer is how even the forecast would be
-            better &= max_over_mean(one, load) <= max_over_mean(before, load)
-        placement[better], best = one[better], np.maximum(best, net)
+            better &= max_over_mean(change, load) <= max_over_mean(before, load)
+        placement[better], best = change[better], np.maximum(best, net)
 
     gains = was - layer_times(placement, may_come, priced, nodes)  # [cases, layers]
     sent = experts_to_send(before, placement)
@@ -190,23 +198,8 @@ def plan(
         },
         schema=_ROWS,
     ).with_columns(pl.col("max_over_mean_before", "max_over_mean_after").fill_nan(None))
-    empty = rows["max_over_mean_before"].null_count()
-    if empty:
-        notes.append(Message("{count} layers have no tokens and keep their placement", count=empty))
-    twice = int(twins(placement).any(axis=(1, 2)).sum())
-    if twice:
-        notes.append(
-            Message(
-                "in {count} layers a device holds two copies of one expert, which serving and "
-                "training engines may not support",
-                count=twice,
-            )
-        )
-    paid = (
-        migration_ns(before, placement, experts, expert_bytes, link)
-        if can_pay and expert_bytes is not None and link is not None
-        else None
-    )
+    notes += _layer_notes(rows, placement)
+    paid = None if migration is None else migration(before, placement)
     stage_of = of_stage == np.unique(of_stage)[:, None]
     times = [(one @ stage_of.T.astype(np.float64)).max(axis=1) for one in (was, was - gains)]
     total = _total(times, sent, expert_bytes, paid, cost is not None, tested, horizon)
@@ -226,14 +219,22 @@ _ROWS = {
 }
 
 
-def _layer_migration_ns(
-    before: Placement, after: Placement, experts: int, expert_bytes: int, link: float
-) -> Floats:
-    """What each layer's moves cost, were it moved alone, [layers]."""
-    return np.array([
-        migration_ns(before[at : at + 1], after[at : at + 1], experts, expert_bytes, link)
-        for at in range(len(before))
-    ])  # fmt: skip
+def _layer_notes(rows: pl.DataFrame, placement: Placement) -> list[str]:
+    """What to know of layers without tokens, and of those with a device that holds twins."""
+    notes: list[str] = []
+    empty = rows["max_over_mean_before"].null_count()
+    if empty:
+        notes.append(Message("{count} layers have no tokens and keep their placement", count=empty))
+    twice = int(twins(placement).any(axis=(1, 2)).sum())
+    if twice:
+        notes.append(
+            Message(
+                "in {count} layers a device holds two copies of one expert, which serving and "
+                "training engines may not support",
+                count=twice,
+            )
+        )
+    return notes
 
 
 def _total(
