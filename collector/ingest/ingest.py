@@ -5,17 +5,6 @@
 Everything a rank needs is in its task, so ranks fail, finish and resume one by one: what was
 published before a kill stays, and the next ingest reads only the rest.
 
-Some ranks of a capture stand for all others, told from what a light reading knows. One of each
-pipeline stage, because stages do different work; the slowest, because everybody waits for it; and
-the median, to compare it with. Slow is who takes long over its own part of a step, its computing
-and its idle time: time spent in communication is mostly time spent waiting for others.
-
-    stage 0   rank 0  [ own 80 ][ waits 20 ]         the median of a stage stands for it:
-              rank 1  [ own 78 ][ waits 22 ]         rank 0 of stage 0, rank 3 of stage 1;
-    stage 1   rank 2  [ own 70 ][  waits 30 ]        the slowest of all is rank 4
-              rank 3  [ own 75 ][ waits 25 ]
-              rank 4  [ own 100            ]
-
 Files that many ranks share are taken apart once, before these are read one by one.
 """
 
@@ -24,14 +13,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from npuscope.errors import StoreError, TraceNotFound, UsageError
 
-from .. import schema
 from ..buckets import require_writable, url_of
 from ..discover import cluster_outputs
 from ..discover.expert_folders import require_loads
@@ -43,70 +31,20 @@ from ..readers.cluster.cluster_parts import split_by_rank
 from ..readers.trust import Advance
 from ..selection import Selection, Spans, spans_of, spans_text, without
 from ..staging import PROCESS_BYTES, database_bytes
-from ..store import mirror, space, store
-from ..store import store as stores
+from ..store import mirror, space
 from ..store.folder_handles import make_staging
 from ..store.manifest import Manifest, create_store, manifests, rank_folder, write_index
 from ..store.segments import Summarise, rebuild_summaries, with_stale_summaries
+from ..store.store import drop
 from ..store.sweep import sweep
 from .plan import Plan, make_plan, remember
 from .read_batch import read_batch
 from .read_rank import RankOutcome, RankTask
+from .representatives import Representative, representatives
 from .shards import Shard
 
 ENGINES = ("local", "ray")
 _SUMMARY_BYTES = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A rank with its pipeline stage and its own time of a step in ns, None where unknown."""
-
-    rank: int
-    stage: int
-    own_ns: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Representative:
-    """A rank to be read in full, and why."""
-
-    rank: int
-    reason: str
-
-
-def representatives(
-    path: Path, run: str, capture: str, ranks: Container[int]
-) -> tuple[Representative, ...]:
-    """Of some published `ranks` of a capture those that stand for them, in order."""
-    manifests_here = [m for m in manifests(path, run=run, capture=capture) if m.rank in ranks]
-    with store.over(path, manifests_here) as con:
-        rows = con.execute(schema.sql("ingest/representatives.sql")).fetchall()
-    return choose([Candidate(*row) for row in rows])
-
-
-def choose(candidates: Sequence[Candidate]) -> tuple[Representative, ...]:
-    """One of each stage, the slowest and the median of all; a rank once, with its first reason.
-
-    Of equals the lowest rank. Where no times are known, the lowest rank of each stage.
-    """
-    timed = [candidate for candidate in candidates if candidate.own_ns is not None]
-    reasons: dict[int, str] = {}
-    if timed:
-        slowest = min(timed, key=lambda c: (-(c.own_ns or 0), c.rank))
-        reasons[slowest.rank] = "slowest"
-        reasons.setdefault(_median(timed).rank, "median")
-    for stage in sorted({candidate.stage for candidate in candidates}):
-        members = [candidate for candidate in candidates if candidate.stage == stage]
-        reasons.setdefault(_median(members).rank, f"stage {stage}")
-    return tuple(Representative(rank, reasons[rank]) for rank in sorted(reasons))
-
-
-def _median(candidates: Sequence[Candidate]) -> Candidate:
-    """The lower median by own time; those without one only where nobody has one."""
-    timed = [candidate for candidate in candidates if candidate.own_ns is not None]
-    ordered = sorted(timed or candidates[:1], key=lambda c: (c.own_ns or 0, c.rank))
-    return ordered[(len(ordered) - 1) // 2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +172,7 @@ def ingest(
             m for m in plan.vanished if may_drop and not _is_unread(m, outcomes, discovery)
         )
         for manifest in vanished:
-            stores.drop(store, manifest)
+            drop(store, manifest)
     published = tuple(o for o in outcomes if o.error is None)
     failed = tuple(o for o in outcomes if o.error is not None)
     for capture in {(t.run, t.capture) for t in plan.tasks}:

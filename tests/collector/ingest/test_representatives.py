@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from npuscope.collector import schema
-from npuscope.collector.ingest.ingest import Candidate, Representative, choose, ingest
+from npuscope.collector.ingest.ingest import ingest
+from npuscope.collector.ingest.representatives import Candidate, Representative, choose
 from npuscope.collector.selection import Selection
 from npuscope.sample_traces.generate import Job, write_job
 from tests.analysis.tables import Row, connect, fill, select
