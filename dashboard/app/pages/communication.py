@@ -33,9 +33,9 @@ def draw_parts() -> None:
 
 kinds = page.frame(query.comm, by="kind")
 if kinds.is_empty():
-    told = page.frame(query.only_time_of_communication)
-    page.empty(told or "No communication was recorded here.", how_to_collect(page, "masking"))
-    if told is not None:
+    reason = page.frame(query.only_time_of_communication)
+    page.empty(reason or "No communication was recorded here.", how_to_collect(page, "masking"))
+    if reason is not None:
         draw_parts()
         page.notes([*page.frame(query.notes, rank=None, step=None), *page.warnings])
     st.stop()
@@ -71,7 +71,7 @@ page.table(
     page.frame(query.comm, by=by), name=f"communication_by_{by}", title="Every rank and step"
 )
 
-goes, waiting, links, between, others = page.parts(
+goes, wait, links, between, others = page.parts(
     "Where a step's time goes",
     "Do ranks wait, or do they transfer?",
     "How fast are the links?",
@@ -81,21 +81,21 @@ goes, waiting, links, between, others = page.parts(
 with goes:
     draw_parts()
 
-with waiting:
-    told = page.frame(mean_waits) if page.is_across else None
-    if told is None or told.is_empty():
+with wait:
+    waits = page.frame(mean_waits) if page.is_across else None
+    if waits is None or waits.is_empty():
         page.empty(
             "Waiting and transfer cannot be separated here.", how_to_collect(page, "waiting")
         )
     else:
-        page.figure(figures.waiting_figure(told, say), key="waiting")
+        page.figure(figures.waiting_figure(waits, say), key="waiting")
         page.text(
             "Shortest duration: the member of an operation with the shortest duration does not"
             " wait, so its duration is the transfer time. Last arrival: no transfer starts before"
             " the last member arrives, on aligned clocks. Both cover operations recorded by all"
             " members; HCCL's own times cover all that it measured."
         )
-        page.table(page.translated(told), name="communication_waits")
+        page.table(page.translated(waits), name="communication_waits")
 
 with links:
     rates = page.frame(means.mean_links)
@@ -119,8 +119,8 @@ with links:
 with between:
     matrix = page.frame(volume.matrix)
     pairs = page.frame(volume.mean_pairs)
-    known = pairs.drop_nulls(["src_rank", "dst_rank"])
-    if known.is_empty():
+    rank_pairs = pairs.drop_nulls(["src_rank", "dst_rank"])
+    if rank_pairs.is_empty():
         page.empty("Traffic between ranks was not recorded here.", how_to_collect(page, "matrix"))
     else:
         left, right = st.columns(2)
@@ -132,15 +132,15 @@ with between:
         with right:
             every = say("all kinds")
             kind = st.selectbox(
-                say("parallel kind"), [None, *sorted(known["kind"].unique())],
+                say("parallel kind"), [None, *sorted(rank_pairs["kind"].unique())],
                 format_func=lambda key: every if key is None else key, key="matrix_kind",
             )  # fmt: skip
-        page.figure(figures.matrix_figure(known, say, measure, kind), key="matrix")
-        if known.height < pairs.height:
+        page.figure(figures.matrix_figure(rank_pairs, say, measure, kind), key="matrix")
+        if rank_pairs.height < pairs.height:
             page.text(
                 Message(
                     "{count} of {every} pairs are left out: their global ranks are unknown.",
-                    count=pairs.height - known.height,
+                    count=pairs.height - rank_pairs.height,
                     every=pairs.height,
                 )
             )

@@ -80,8 +80,8 @@ with st.container(horizontal=True, vertical_alignment="bottom"):
     if baseline is None:
         slot.empty()
     elif st.button(say("Swap A and B"), icon=":material/swap_horiz:", width="content"):
-        chosen = {"store": baseline.store, "run": baseline.run, "capture": baseline.capture}
-        page.change(**based_on(page.capture), **chosen, start_ns=None, end_ns=None)
+        choice = {"store": baseline.store, "run": baseline.run, "capture": baseline.capture}
+        page.change(**based_on(page.capture), **choice, start_ns=None, end_ns=None)
 if baseline is None:
     page.empty("No other capture here is of this job: choose a baseline.")
     st.stop()
@@ -109,29 +109,29 @@ if needs_all(sides[0], sides[1]):
         slot.empty()
         st.stop()
     sides = [side.with_kernels(kernels_of) for side, kernels_of in zip(sides, kernels, strict=True)]
-refused = ""
+refusal = ""
 try:
-    found = difference.compare(sides[0], sides[1], page.view.by)
+    comparison = difference.compare(sides[0], sides[1], page.view.by)
 except UsageError as error:  # ranks of other layouts, or no stage that both know
-    found, refused = difference.compare(sides[0], sides[1]), error.message
+    comparison, refusal = difference.compare(sides[0], sides[1]), error.message
 
 with slot.container():
-    page.verdict(words.headline(found))
-    for sentence in words.largest_change(found):
+    page.verdict(words.headline(comparison))
+    for sentence in words.largest_change(comparison):
         page.text(sentence)
-    if found.delta_low_ns is not None and found.delta_high_ns is not None:
+    if comparison.delta_low_ns is not None and comparison.delta_high_ns is not None:
         page.text(
             Message(
                 "B - A: {delta} ms, 95 % interval from {low} to {high} ms",
-                delta=delta_ms(found.delta_ns), low=delta_ms(found.delta_low_ns),
-                high=delta_ms(found.delta_high_ns),
+                delta=delta_ms(comparison.delta_ns), low=delta_ms(comparison.delta_low_ns),
+                high=delta_ms(comparison.delta_high_ns),
             )
         )  # fmt: skip
-    page.text(*difference.remarks(found))
+    page.text(*difference.remarks(comparison))
     page.link(f"{say(PAGES['timeline'])} →", "timeline", beneath=1, **based_on(baseline))
 origin, real, over_time = page.parts("Where it comes from", "Is it real?", "Both over time")
 with origin:
-    page.figure(change_figure(found.rows, say), key="compare")
+    page.figure(change_figure(comparison.rows, say), key="compare")
     page.text(
         "All ranks and steps but warm-up, whatever is selected above; the bars of the parts add"
         " up to the difference. Where the axis does not begin at 0, the steps are lines."
@@ -143,29 +143,29 @@ with origin:
         format_func=lambda one: say(WHOSE[one]),
         on_change=lambda: page.look_at(by=st.session_state["by"] or None),
     )  # fmt: skip
-    if refused:
-        page.empty(refused)
-    rows = found.rows if found.at is None else found.at
+    if refusal:
+        page.empty(refusal)
+    rows = comparison.rows if comparison.at is None else comparison.at
     page.table(
         words.with_own_sides(rows, ["a_ns", "b_ns", *per_token]),
-        name=f"compare{f'_{page.view.by}' if found.at is not None else ''}",
+        name=f"compare{f'_{page.view.by}' if comparison.at is not None else ''}",
         title="Where it comes from",
-        columns=[one for one in rows.columns if found.is_per_token or one not in per_token],
+        columns=[one for one in rows.columns if comparison.is_per_token or one not in per_token],
         titles={
             "name": say("of"), "change": say("by"), "a_ns": "A", "b_ns": "B", "delta_ns": "B - A"
         },
     )  # fmt: skip
-    if found.changed:
-        facts = [{"fact": fact, "a": a, "b": b} for fact, (a, b) in found.changed.items()]
+    if comparison.changed:
+        facts = [{"fact": fact, "a": a, "b": b} for fact, (a, b) in comparison.changed.items()]
         page.table(pl.DataFrame(facts), name="changed_facts", title="What else differs",
                    titles={"a": "A", "b": "B"})  # fmt: skip
 with real:
-    told = {"what": "mean of a step (ms)", "a": "A", "b": "B", "delta": "B - A", "low": "95 % from",
-            "high": "to", "verdict": "verdict"}  # fmt: skip
+    labels = {"what": "mean of a step (ms)", "a": "A", "b": "B", "delta": "B - A",
+              "low": "95 % from", "high": "to", "verdict": "verdict"}  # fmt: skip
     page.table(
-        page.translated(pl.DataFrame(words.measure_rows(found)).select(*told)),
+        page.translated(pl.DataFrame(words.measure_rows(comparison)).select(*labels)),
         name="compare_measures", title="Is it real?", is_open=True,
-        titles={column: say(title) for column, title in told.items()},
+        titles={column: say(title) for column, title in labels.items()},
     )  # fmt: skip
 with over_time:
     ours, theirs = (steps_of(one, side) for one, side in zip(both, sides, strict=True))
@@ -174,14 +174,14 @@ with over_time:
         page.empty("No kernel and no communication operation was recorded here.")
     else:
         share = page.picked_share()
-        drawn = aligned_figure(
+        chart = aligned_figure(
             [
                 (f"{side}: {label_of(one.capture)}", slots(one, [pair[number] for pair in pairs]))
                 for number, (side, one) in enumerate(zip(("A", "B"), both, strict=True))
             ],
             length_ns, share, say,
         )  # fmt: skip
-        page.figure(drawn, key=f"aligned_{share}", name="heat")
+        page.figure(chart, key=f"aligned_{share}", name="heat")
         page.text(
             "Steps stand in pairs that begin at the same place, on one scale: the first that are no"
             " warm-up, or the one chosen above."

@@ -58,12 +58,12 @@ else:
 
 # Of devices alone nothing is known to move, nor which experts stay hot.
 questions = ("Would moving experts pay off?", "Does the imbalance persist?")
-loaded, *of_experts, costing = page.parts(
+device_load, *of_experts, cost = page.parts(
     "How are devices loaded?",
     *(questions if load.is_of_experts else ()),
     "What does the imbalance cost?",
 )
-with loaded:
+with device_load:
     devices = of_phase(load.devices)
     if not devices.is_empty():
         if devices["layer"].null_count() < devices.height:
@@ -72,12 +72,12 @@ with loaded:
         page.table(devices, name="experts_device")
 
 if of_experts:
-    moving, persisting = of_experts
-    with moving:
+    moves, persistence = of_experts
+    with moves:
         with st.form("plan_form", border=False):
             columns = st.columns([2, 2, 2, 1], vertical_alignment="bottom")
             with columns[0]:
-                wanted = st.number_input(
+                device_count = st.number_input(
                     say("devices of a group"), min_value=1, max_value=4096, step=1,
                     value=answers.told_devices(load.tables), key="plan_devices",
                 )  # fmt: skip
@@ -91,55 +91,55 @@ if of_experts:
                     say("hosts"), min_value=1, max_value=4096, value=1, step=1, key="plan_nodes"
                 )
             with columns[3]:
-                asked = st.form_submit_button(say("Plan"), type="primary", width="stretch")
+                is_submitted = st.form_submit_button(say("Plan"), type="primary", width="stretch")
         place = (page.view.run, page.view.capture)
-        if asked:
+        if is_submitted:
             st.session_state["plan_asked"] = (
                 place,
-                int(wanted),
+                int(device_count),
                 int(nodes),
                 None if slots is None else int(slots),
             )
-        kept = st.session_state.get("plan_asked")
-        if kept is None or kept[0] != place:
+        request = st.session_state.get("plan_asked")
+        if request is None or request[0] != place:
             page.text("Enter the number of devices that hold the experts, and press Plan.")
         else:
             try:
                 with st.spinner(say("Planning")):
-                    made = page.frame(
+                    plans = page.frame(
                         answers.plans, rank=None, step=None, path=str(page.store_path),
-                        devices=kept[1], nodes=kept[2], slots=kept[3],
+                        devices=request[1], nodes=request[2], slots=request[3],
                     )  # fmt: skip
             except (TraceNotFound, UsageError) as error:
                 page.empty(error.message)
             else:
-                page.figure(figures.plan_figure(of_phase(made.devices), say), key="plan")
-                page.figure(figures.plan_gain_figure(of_phase(made.rows), say), key="plan_gain")
+                page.figure(figures.plan_figure(of_phase(plans.devices), say), key="plan")
+                page.figure(figures.plan_gain_figure(of_phase(plans.rows), say), key="plan_gain")
                 page.table(
-                    of_phase(made.rows), name="experts_plan", title="Each layer, and all of them"
+                    of_phase(plans.rows), name="experts_plan", title="Each layer, and all of them"
                 )
-                page.notes(made.notes)
-    with persisting:
+                page.notes(plans.notes)
+    with persistence:
         times = of_phase(load.times)
         page.figure(figures.time_figure(times, say), key="times")
         page.table(times, name="experts_time")
 
-with costing:
-    known = page.later(answers.costs, rank=None)
-    told: tuple[str, ...] = ()
+with cost:
+    frames = page.later(answers.costs, rank=None)
+    notes: tuple[str, ...] = ()
     answer = None
-    if known is not None:
-        costs, told = of_phase(known[0]), known[2]
+    if frames is not None:
+        costs, notes = of_phase(frames[0]), frames[2]
         if costs.is_empty():
-            page.empty("The cost of the imbalance is unknown here.", *told[:1])
+            page.empty("The cost of the imbalance is unknown here.", *notes[:1])
             item: Literal["expert", "device"] = "expert" if load.is_of_experts else "device"
             loads = of_phase(load.experts if load.is_of_experts else load.devices)
             answer = answers.most_uneven(loads, item)
         else:
-            page.figure(figures.cost_figure(of_phase(known[1]), say), key="cost")
+            page.figure(figures.cost_figure(of_phase(frames[1]), say), key="cost")
             page.table(costs, name="experts_cost")
 
 verdict_here(page, slot, answer)
 page.notes([
-    *load.notes, *told, *page.frame(query.notes, rank=None, step=None), *page.warnings
+    *load.notes, *notes, *page.frame(query.notes, rank=None, step=None), *page.warnings
 ])  # fmt: skip

@@ -18,8 +18,8 @@ ALL_OF_IT = dict.fromkeys(("rank", "step", "start_ns", "end_ns"))
 page = open_page("health")
 say = page.say
 page.title("Is the training healthy?")
-found = page.frame(run_health.run_health, capture=None, rank=None, step=None)
-if found is None:
+health = page.frame(run_health.run_health, capture=None, rank=None, step=None)
+if health is None:
     page.empty(
         "No training log was read with this run.",
         "Give it to ingest or watch with --train-log.",
@@ -28,8 +28,8 @@ if found is None:
 captures = page.frame(
     run_health.health_captures, capture=None, rank=None, step=None, is_across=page.is_across
 )
-(summary,) = summary_row(found).to_dicts()
-page.verdict(verdict_told(found))
+(summary,) = summary_row(health).to_dicts()
+page.verdict(verdict_told(health))
 
 
 def rate(value: float | None) -> str:
@@ -47,21 +47,21 @@ tiles = (
 for place, (label, value) in zip(st.columns(len(tiles)), tiles, strict=True):
     with place:
         page.tile(label, value, name="health_tiles")
-points = run_health.health_points(found.steps)
+points = run_health.health_points(health.steps)
 if not points.is_empty():
-    page.figure(health_figure(points, found.events, captures, say), key="health")
+    page.figure(health_figure(points, health.events, captures, say), key="health")
     page.text(
         "Grey bands are profiled steps, triangles spikes, dashed lines changes of level.",
         "At most 1,000 stretches of equally many steps: medians, of the gradient norm the highest.",
     )
-if not found.events.is_empty():
-    told = {"kind": "event", "metric": "of", "step": "from step", "end_step": "to",
-            "count": "steps", "period_steps": "every", "value": "value", "usual": "usual",
-            "cost_ns": "cost"}  # fmt: skip
+if not health.events.is_empty():
+    labels = {"kind": "event", "metric": "of", "step": "from step", "end_step": "to",
+              "count": "steps", "period_steps": "every", "value": "value", "usual": "usual",
+              "cost_ns": "cost"}  # fmt: skip
     page.table(
-        page.translated(pl.DataFrame(event_rows(found.events), infer_schema_length=None)),
-        name="health_events", title="Events", columns=list(told),
-        titles={column: say(title) for column, title in told.items()},
+        page.translated(pl.DataFrame(event_rows(health.events), infer_schema_length=None)),
+        name="health_events", title="Events", columns=list(labels),
+        titles={column: say(title) for column, title in labels.items()},
     )  # fmt: skip
 if not captures.is_empty():
     links = [page.go("overview", capture=one, **ALL_OF_IT) for one in captures["capture"]]
@@ -73,22 +73,22 @@ if not captures.is_empty():
         links=["look"],
         titles={"kind": say("event")},
     )
-phases = health_phases(found.steps)
+phases = health_phases(health.steps)
 if not phases.is_empty():
     page.table(page.translated(phases), name="health_phases", title="Phases of a mean step")
     page.table(
-        page.translated(health_bounds(found.steps)), name="health_bounds",
+        page.translated(health_bounds(health.steps)), name="health_bounds",
         title="No step is shorter, if its phases take what they take now",
     )  # fmt: skip
-if not found.heads.is_empty():
-    page.table(found.heads, name="health_heads", title="MTP heads: accepted at least")
-dropped, unknown = page.frame(
+if not health.heads.is_empty():
+    page.table(health.heads, name="health_heads", title="MTP heads: accepted at least")
+drops, sentences = page.frame(
     health_dropped, target=page.store_path, capture=None, rank=None, step=None
 )
-if not dropped.is_empty():
+if not drops.is_empty():
     page.heading("Dropped tokens")
-    if dropped["dropped_ratio"].count():
-        page.figure(dropped_figure(dropped, say), key="health_dropped")
+    if drops["dropped_ratio"].count():
+        page.figure(dropped_figure(drops, say), key="health_dropped")
         page.text("The share of tokens that experts refused in each counted step.")
-    for sentence in unknown:
+    for sentence in sentences:
         page.text(sentence)

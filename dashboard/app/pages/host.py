@@ -78,12 +78,12 @@ page.table(
     titles=TITLES,
 )  # fmt: skip
 
-gained, waited, ahead = page.parts(
+gain, waits, ahead = page.parts(
     "What does a step gain without a cause?",
     "When did the device wait for the host?",
     "Does the host keep up?",
 )
-with gained:
+with gain:
     gains = page.later(host_gains, rank=None, step=None)
     if gains is not None and gains.is_empty():
         page.empty("What a step would gain is unknown here.", how_to_collect(page, "dispatch"))
@@ -114,7 +114,7 @@ with gained:
             },
         )  # fmt: skip
 
-with waited:
+with waits:
     episodes = page.frame(free_time.host_episodes, top=EPISODES)
     if episodes.is_empty():
         page.empty("No episode of host time is known here.", how_to_collect(page, "dispatch"))

@@ -22,9 +22,9 @@ menu = [
     st.Page(f"{name}.py", title=say(title), url_path=name, default=name == "overview")
     for name, title in PAGES.items()
 ]
-chosen = st.navigation(menu, position="top")
+destination = st.navigation(menu, position="top")
 try:
-    chosen.run()
+    destination.run()
 except NpuscopeError as error:
     st.error(sentence(sources.without_paths(say(error.message))))
 except duckdb.Error:

@@ -47,13 +47,13 @@ page.heading(
 )
 components = facts.components.filter(pl.col("rank") == rank)
 own = main.filter(pl.col("rank") == rank)
-shown = st.segmented_control(
+extent = st.segmented_control(
     say("components"), ["main", "all"], default="main", required=True, key="memory_components",
     format_func=lambda key: say({"main": "the framework's", "all": "all"}[key]),
 )  # fmt: skip
 curve = page.frame(query.memory_curve, rank=rank, step=None)
 steps = page.frame(query.memory_steps, rank=rank, step=None)
-if shown == "main":
+if extent == "main":
     keys = ["rank", "source", "device_id", "component"]
     curve = curve.join(own.select(keys), on=keys, how="semi", nulls_equal=True)
 if curve.is_empty():
@@ -64,12 +64,12 @@ else:
 page.table(components, name="memory", title="Peaks by component", columns=COMPONENT)
 page.table(curve, name="memory_curve", title="The curve")
 
-held, full, over_time = page.parts(
+owners, full, over_time = page.parts(
     "Who holds it?",
     "Which ranks are full?",
     "Does it grow?",
 )
-with held:
+with owners:
     holders = facts.holders.filter(pl.col("rank") == rank)
     if holders.is_empty():
         page.empty("Memory by operator was not recorded here.",
@@ -103,13 +103,13 @@ with over_time:
     else:
         page.figure(figures.growth_figure(every, growth, say), key="growth")
         most = int(growth["step_count"].max() or 0)
-        growing = facts.growing
+        steady = facts.growing
         if most < 5:
             page.text(Message("A trend needs five steps, recorded: {count}.", count=most))
-        elif growing.is_empty():
+        elif steady.is_empty():
             page.text("Nothing grows steadily.")
         else:
-            page.text(Message("{count} components of ranks grow steadily.", count=growing.height))
+            page.text(Message("{count} components of ranks grow steadily.", count=steady.height))
         page.table(facts.growth, name="memory_growth")
 
 verdict_here(page, slot, what_fills(facts))

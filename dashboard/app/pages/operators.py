@@ -36,12 +36,12 @@ EVIDENCE = (
 page = open_page("operators")
 say = page.say
 page.title("Which kernels take the time, and could they be faster?")
-typed = page.frame(means.mean_kernels, by="type")
-if typed.is_empty():
+by_type = page.frame(means.mean_kernels, by="type")
+if by_type.is_empty():
     page.empty("No compute kernel was recorded here.", how_to_collect(page, "kernels"))
     st.stop()
 slot = page.slot()
-longest, giving, why, limits, busy = page.parts(
+longest, reserve, why, limits, busy = page.parts(
     "Which take the time?",
     "What could they give back?",
     "Why do they take longer than they need?",
@@ -49,7 +49,7 @@ longest, giving, why, limits, busy = page.parts(
     "How busy are the cores?",
 )
 with longest:
-    is_typed = typed["type"].null_count() < typed.height
+    is_typed = by_type["type"].null_count() < by_type.height
     by = st.segmented_control(
         say("by"), list(get_args(query.KernelKey)), default="type" if is_typed else "name",
         required=True, format_func=say, key="kernels_by",
@@ -65,13 +65,13 @@ with longest:
     page.table(rows, name=f"kernels_by_{by}", titles={"total_ns": say("time per step and rank")})
     page.table(page.frame(query.kernels, by=by), name="kernels", title="Every rank and step")
 
-worded_class = pl.col("class").replace({key: say(words) for key, words in CLASS_WORDS.items()})
-with giving:
-    classed = page.frame(classes.operator_classes)
-    page.figure(figures.classes_figure(classed, say), key="operator_classes")
-    page.table(classed.with_columns(worded_class), name="operator_classes")
+class_words = pl.col("class").replace({key: say(words) for key, words in CLASS_WORDS.items()})
+with reserve:
+    by_class = page.frame(classes.operator_classes)
+    page.figure(figures.classes_figure(by_class, say), key="operator_classes")
+    page.table(by_class.with_columns(class_words), name="operator_classes")
     page.table(
-        page.frame(classes.operator_steps).with_columns(worded_class),
+        page.frame(classes.operator_steps).with_columns(class_words),
         name="operator_steps", title="Every rank and step",
     )  # fmt: skip
     room = page.later(headroom.operator_headroom)
@@ -88,30 +88,31 @@ with giving:
                 " it lies on the critical path."
             )
             page.table(
-                room.with_columns(worded_class), name="operator_headroom",
+                room.with_columns(class_words), name="operator_headroom",
                 title="Headroom of operators", columns=HEADROOM,
             )  # fmt: skip
 
 with why:
-    told = page.later(causes.causes_of)
-    if told is not None:
-        summed, rested_on = told
-        if (summed["headroom_high_ns"] > 0).any():
-            page.figure(figures.causes_figure(summed, say), key="operator_causes")
+    answer = page.later(causes.causes_of)
+    if answer is not None:
+        sums, evidence = answer
+        if (sums["headroom_high_ns"] > 0).any():
+            page.figure(figures.causes_figure(sums, say), key="operator_causes")
         page.text(
             "Bars: what kernels of a mean step would give back without the cause; lines: from low"
             " to high. Causes may meet in one kernel and do not add up."
         )
-        worded = pl.col("cause").replace(
+        cause_words = pl.col("cause").replace(
             {key: say(words) for key, words in causes.CAUSE_WORDS.items()}
         )
-        reasons = {text: say(text) for text in summed["reason"].drop_nulls()}
+        reasons = {text: say(text) for text in sums["reason"].drop_nulls()}
         page.table(
-            summed.with_columns(worded, pl.col("reason").replace(reasons)), name="operator_causes"
+            sums.with_columns(cause_words, pl.col("reason").replace(reasons)),
+            name="operator_causes",
         )
-        if not rested_on.is_empty():
+        if not evidence.is_empty():
             page.table(
-                rested_on.with_columns(worded), name="operator_cause_rows",
+                evidence.with_columns(cause_words), name="operator_cause_rows",
                 title="What each cause rests on", columns=EVIDENCE,
             )  # fmt: skip
 
@@ -131,8 +132,8 @@ with limits:
             "Matrix kernels; attention counted as causal; bytes: every input and output once; the"
             " area of a point is its duration."
         )
-        drawn = roofline.peaks.filter(pl.col("dtype").is_in(points["dtype"].unique().implode()))
-        for source in drawn["source"].drop_nulls().unique(maintain_order=True):
+        peaks = roofline.peaks.filter(pl.col("dtype").is_in(points["dtype"].unique().implode()))
+        for source in peaks["source"].drop_nulls().unique(maintain_order=True):
             page.text(f"{say('peak')}: {say(roofline.sources[source])}")
         page.table(points, name="roofline", columns=POINT)
         page.table(roofline.kernels, name="mfu_kernels", title="Every rank and step")

@@ -42,14 +42,14 @@ with left:
         page.figure(figures.ranks_figure(bars, say, stages, silent, height_px=300), key="ranks")
         page.text(FREE_MEANS)
         for some in silent.partition_by("reason", maintain_order=True):
-            named, reason = ranks_named(some["rank"]), some["reason"][0]
-            page.text(Message("Grey: {ranks}: {reason}", ranks=named, reason=reason))
+            names, reason = ranks_named(some["rank"]), some["reason"][0]
+            page.text(Message("Grey: {ranks}: {reason}", ranks=names, reason=reason))
 conventions = []
 masking = mean["masking_ratio"][0] if mean.height else None
 with right:
     use = page.frame(overview_answers.job_use)
     why = how_to_collect(page, "mfu") or use.why_unknown
-    mfu, masked = st.columns(2)
+    mfu, overlap = st.columns(2)
     with mfu:
         if use.kernel_mfu_ratio is None:
             page.empty("MFU is unknown here.", why)
@@ -60,7 +60,7 @@ with right:
                 *(f"{say('peak')}: {say(one)}" for one in use.peaks),
                 *use.conventions,
             ]
-    with masked:
+    with overlap:
         if masking is None:
             page.empty("No communication was recorded here.")
         else:
@@ -86,9 +86,9 @@ page.table(steps, name="steps", title="Where each step goes", columns=[
 if not use.waterfall.is_empty():
     page.table(use.waterfall, name="waterfall", title="The losses as a table")
 with cards.container():
-    found = page.later(overview_answers.found_here)
-    if found is not None:
-        finding_cards(page, found)
+    findings = page.later(overview_answers.found_here)
+    if findings is not None:
+        finding_cards(page, findings)
 page.notes([
     *conventions,
     *use.notes,

@@ -27,10 +27,10 @@ if not page.is_across:
 
 slot = page.slot()
 AS_RAN = "as it ran"
-offered = [AS_RAN]
+schedules = [AS_RAN]
 for name in SCHEDULES:
-    offered += [f"{name}:{count}" for count in (2, 4)] if name in ANY_CHUNKS else [name]
-asked = page.view.schedule or AS_RAN
+    schedules += [f"{name}:{count}" for count in (2, 4)] if name in ANY_CHUNKS else [name]
+choice = page.view.schedule or AS_RAN
 
 
 def _chosen_order(word: str) -> str | None:
@@ -39,9 +39,9 @@ def _chosen_order(word: str) -> str | None:
 
 left, right = st.columns(2, vertical_alignment="bottom")
 with left:
-    st.session_state["schedule"] = asked
+    st.session_state["schedule"] = choice
     st.selectbox(
-        say("schedule"), list(dict.fromkeys((asked, *offered))), key="schedule", format_func=say,
+        say("schedule"), list(dict.fromkeys((choice, *schedules))), key="schedule", format_func=say,
         on_change=lambda: page.look_at(schedule=_chosen_order(st.session_state["schedule"])),
     )  # fmt: skip
 with right:
@@ -66,19 +66,19 @@ def _tell_what_ran() -> None:
         page.notes([*answer.notes, *page.frame(query.notes, rank=None, step=None)])
 
 
-told = None
+view = None
 try:
-    told = page.later(
+    view = page.later(
         pipeline_view, rank=None, words=page.view.schedule, micro_batches=page.view.micro_batches
     )
 except (CannotAnswer, UsageError, TraceNotFound) as error:
     slot.empty()
-    page.empty(Message("{schedule}: there is no answer", schedule=say(asked)), error.message)
+    page.empty(Message("{schedule}: there is no answer", schedule=say(choice)), error.message)
     _tell_what_ran()
-if told is None:
+if view is None:
     slot.empty()
     st.stop()
-rows = told.tries.to_dicts()
+rows = view.tries.to_dicts()
 if len(rows) > 1:
     with slot.container():
         page.verdict(
@@ -90,32 +90,32 @@ if len(rows) > 1:
                 high=ms(rows[1]["predicted_high_ns"]), measured=ms(rows[1]["measured_step_ns"]),
             )
         )  # fmt: skip
-        page.text(*work_notes(told.tries))
-figure, devices = pipeline_figure(told.blocks, schedule_titles(told.tries, say), say)
+        page.text(*work_notes(view.tries))
+figure, devices = pipeline_figure(view.blocks, schedule_titles(view.tries, say), say)
 page.figure(figure, key="pipeline_chart")
 page.text(
     Message(
         "Step {step} of ranks {ranks}. Numbers are micro-batches; later chunks of a stage are"
         " fainter; two passes beside each other share a row. Bubbles have the colours of their"
         " causes; where a cause makes a pause shorter, the others are drawn as much shorter.",
-        step="-" if told.step is None else str(told.step),
-        ranks=", ".join(map(str, told.ranks[:16])) + (", ..." if len(told.ranks) > 16 else ""),
+        step="-" if view.step is None else str(view.step),
+        ranks=", ".join(map(str, view.ranks[:16])) + (", ..." if len(view.ranks) > 16 else ""),
     ),
     "The bubble of a title is all time in which no pass runs, of the length of the pipelines; in"
     " the table late starts and early ends are in it, too; a finding counts less: waiting to"
     " receive that no kernel hides, of the step.",
 )
-if len(devices) < len(told.ranks):
+if len(devices) < len(view.ranks):
     page.text("Not every stage is drawn.")
 if len(rows) < 2:
     verdict_here(page, slot)
 page.table(
-    told.bubbles.with_columns(pl.col("cause").replace(BUBBLE_WORDS)),
+    view.bubbles.with_columns(pl.col("cause").replace(BUBBLE_WORDS)),
     name="pipeline_bubbles", title="Why each stage waits",
 )  # fmt: skip
 page.table(
-    page.translated(told.tries.drop("devices")),
+    page.translated(view.tries.drop("devices")),
     name="pipeline_tries",
     title="What ran, and what would run",
 )
-page.notes([*told.notes, *page.frame(query.notes, rank=None, step=None), *page.warnings])
+page.notes([*view.notes, *page.frame(query.notes, rank=None, step=None), *page.warnings])

@@ -76,18 +76,18 @@ def show_evidence(ranked: pl.DataFrame) -> None:
 
 
 notes = []
-ranked = pl.DataFrame()
+suspect_rows = pl.DataFrame()
 if page.is_across:
     notes = page.frame(blamed_ranks.blame_notes, rank=None, step=None)
-    ranked = page.frame(blamed_ranks.suspects, rank=None)
+    suspect_rows = page.frame(blamed_ranks.suspects, rank=None)
     silent = page.frame(answers.silent, rank=None, step=None)
-    if ranked.is_empty():
+    if suspect_rows.is_empty():
         page.empty("No communication was recorded: no rank waits for another.",
                    how_to_collect(page, "masking"))  # fmt: skip
     else:
-        say_who(ranked)
-        if answers.is_waiting_known(ranked):
-            page.figure(figures.culprits_figure(ranked, silent, say), key="culprits")
+        say_who(suspect_rows)
+        if answers.is_waiting_known(suspect_rows):
+            page.figure(figures.culprits_figure(suspect_rows, silent, say), key="culprits")
             page.text(
                 "Sum over all other ranks, mean of the steps shown: it counts each rank that waits."
             )
@@ -97,8 +97,8 @@ if page.is_across:
                 notes[0] if notes else "the work of these ranks has no peers to be compared with",
             )
         for some in silent.partition_by("reason", maintain_order=True):
-            named, reason = ranks_named(some["rank"]), some["reason"][0]
-            page.text(Message("Grey: {ranks}: {reason}", ranks=named, reason=reason))
+            names, reason = ranks_named(some["rank"]), some["reason"][0]
+            page.text(Message("Grey: {ranks}: {reason}", ranks=names, reason=reason))
 else:
     page.empty("The ranks could not be compared.")
 
@@ -107,9 +107,9 @@ why, by_step, parts_of, on_hosts, on_links = page.parts(
     "Is it a link?",
 )  # fmt: skip
 with why:
-    if not ranked.is_empty():
-        show_evidence(ranked)
-        page.table(page.translated(answers.with_hosts(ranked, hosts)), name="ranks")
+    if not suspect_rows.is_empty():
+        show_evidence(suspect_rows)
+        page.table(page.translated(answers.with_hosts(suspect_rows, hosts)), name="ranks")
     else:
         page.empty("The ranks could not be compared.")
 with by_step:
@@ -133,11 +133,11 @@ with by_step:
     if steps[measure].null_count() == steps.height:
         page.empty("This measure is unknown here.", how_to_collect(page, "steps"))
     else:
-        drawn = figures.steps_figure(
+        chart = figures.steps_figure(
             steps, say, measure, is_deviation=is_deviation, hosts=hosts,
             stages=stages,
         )  # fmt: skip
-        page.figure(drawn, key="rank_steps")
+        page.figure(chart, key="rank_steps")
         page.text("All ranks and steps, whatever is selected above; ranks are ordered by host.")
         page.table(steps, name="steps")
 with parts_of:
@@ -149,10 +149,10 @@ with parts_of:
         page.table(parts, name="mean_parts_by_rank", titles={"ns": say("time per step")})
 with on_hosts:
     mean_ranks = page.frame(means.mean_steps, by="rank", rank=None, step=None)
-    placed = figures.by_host(mean_ranks, hosts)
-    if placed["host_name"].n_unique() > 1:
+    by_host = figures.by_host(mean_ranks, hosts)
+    if by_host["host_name"].n_unique() > 1:
         page.figure(figures.hosts_figure(mean_ranks, hosts, say), key="hosts")
-        page.table(placed, name="ranks_by_host")
+        page.table(by_host, name="ranks_by_host")
     else:
         page.text("All ranks here run on one host, or their hosts are not known.")
 with on_links:

@@ -24,43 +24,45 @@ BEST = 20
 page = open_page("strategy")
 say = page.say
 page.title("Which strategy would be fast, and does it fit?")
-found = sources.strategies()
-if found is None:
+results = sources.strategies()
+if results is None:
     page.empty(
         "No search was given.",
         "Run `npuscope search MODEL --cluster 8x8 --only gbs=512,seq=8192 -o strategies.parquet`"
         " and start the dashboard with `--strategies strategies.parquet`.",
     )
     st.stop()
-asked = {name: visible(text) for name, text in found.asked.items()}
+request = {name: visible(text) for name, text in results.asked.items()}
 slot = page.slot()
 page.text(
     Message(
         "Predicted, not measured: {model} on {cluster} NPUs {chip}, {only}",
-        model=asked.get("model", ""), cluster=asked.get("cluster", ""),
-        chip=asked.get("chip", ""), only=asked.get("only", ""),
+        model=request.get("model", ""), cluster=request.get("cluster", ""),
+        chip=request.get("chip", ""), only=request.get("only", ""),
     )
 )  # fmt: skip
 
-chosen = chosen_sizes(page.view.only)
+choice = chosen_sizes(page.view.only)
 
 
 def pick_size(name: str) -> None:
     """Put what was picked of one size into the URL."""
     values = [str(one) for one in st.session_state[f"only_{name}"]]
-    page.look_at(only=sizes_text({**chosen, name: values}))
+    page.look_at(only=sizes_text({**choice, name: values}))
 
 
 for place, name in zip(st.columns(len(SIZES)), SIZES, strict=True):
-    offered = found.strategies[name].unique().sort().cast(pl.String).to_list()
-    chosen[name] = [one for one in chosen.get(name, []) if one in offered]
+    options = results.strategies[name].unique().sort().cast(pl.String).to_list()
+    choice[name] = [one for one in choice.get(name, []) if one in options]
     with place:
-        st.session_state[f"only_{name}"] = chosen[name]
+        st.session_state[f"only_{name}"] = choice[name]
         st.multiselect(
-            say(name.replace("_", " ")), offered, key=f"only_{name}", placeholder=say("all"),
+            say(name.replace("_", " ")), options, key=f"only_{name}", placeholder=say("all"),
             select_all=False, on_change=pick_size, args=(name,),
         )  # fmt: skip
-strategies = with_sizes(found.strategies, {name: sizes for name, sizes in chosen.items() if sizes})
+strategies = with_sizes(
+    results.strategies, {name: sizes for name, sizes in choice.items() if sizes}
+)
 best = strategies.filter("fits").head(BEST)
 if best.is_empty():
     slot.empty()
@@ -77,11 +79,11 @@ with slot.container():
             step=figure("{:,.4g}", first["step_ns"] / 1e9), strategy=visible(strategy_named(first)),
         )
     )  # fmt: skip
-page.figure(front_figure(strategies, best, found.budget_bytes, say), key="search_front")
+page.figure(front_figure(strategies, best, results.budget_bytes, say), key="search_front")
 page.text("Both axes are logarithmic; the dashed line is the memory that a strategy may take.")
 
 names = [strategy_named(row) for row in best.iter_rows(named=True)]
-compared = st.multiselect(
+selection = st.multiselect(
     say("compare"),
     names,
     key="compared",
@@ -89,8 +91,8 @@ compared = st.multiselect(
     max_selections=8,
     select_all=False,
 )
-shown = best.filter(pl.Series([not compared or name in compared for name in names]))
-page.figure(parts_figure(shown, say), key="search_parts")
+bars = best.filter(pl.Series([not selection or name in selection for name in names]))
+page.figure(parts_figure(bars, say), key="search_parts")
 words = [say(PARTS[limit][0]) for limit in best["limit"]]
 page.table(
     best.with_columns(
@@ -105,9 +107,9 @@ page.table(
         "micro_batch": say("micro-batch size"),
     },
 )  # fmt: skip
-if not found.sensitivity.is_empty():
+if not results.sensitivity.is_empty():
     page.table(
-        found.sensitivity, name="search_sensitivity",
+        results.sensitivity, name="search_sensitivity",
         title="Constants that would put another strategy first, were they wrong",
     )  # fmt: skip
-page.notes(search_notes(found.strategies, found.sensitivity))
+page.notes(search_notes(results.strategies, results.sensitivity))

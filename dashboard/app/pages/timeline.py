@@ -31,10 +31,10 @@ if whole_ns is None:
     )
     st.stop()
 borders = page.frame(step_borders, at=at)
-asked = (view.start_ns, view.end_ns)
-window_ns = answers.window_of(at, borders, view.step, asked)
+interval_ns = (view.start_ns, view.end_ns)
+window_ns = answers.window_of(at, borders, view.step, interval_ns)
 lanes = view.lanes if view.rank is None else (view.rank,)
-opened = answers.shown_lanes(page.capture.ranks, lanes)
+open_lanes = answers.shown_lanes(page.capture.ranks, lanes)
 
 
 def lower_capture() -> KnownCapture | None:
@@ -76,7 +76,7 @@ def drawn_beneath(capture: KnownCapture | None) -> tuple[Drawn, Drawn | None]:
 
 draw_timeline(
     *drawn_beneath(lower_capture()),
-    opened=opened,
+    opened=open_lanes,
     window_ns=None if window_ns == whole_ns else window_ns,
     kinds=page.frame(group_kinds_of),
 )
@@ -123,14 +123,14 @@ def perfetto_link(
 
 with st.expander(say("Raw events in Perfetto")):
     with_events = tuple(at.ranks["rank"])
-    usual = [rank for rank in opened if rank in with_events]
-    chosen = st.multiselect(
+    usual = [rank for rank in open_lanes if rank in with_events]
+    ranks = st.multiselect(
         say("ranks"), with_events, default=usual, max_selections=MOST_LANES, key="timeline_lanes",
         select_all=False,
         format_func=lambda rank: f"rank {rank}",
     )  # fmt: skip
-    if chosen:
+    if ranks:
         perfetto_link(
-            answers.recorded_windows(at, chosen, window_ns), answers.recorded_extents(at, chosen)
+            answers.recorded_windows(at, ranks, window_ns), answers.recorded_extents(at, ranks)
         )
 page.notes([*at.notes, *page.frame(query.notes, rank=None, step=None), *page.warnings])

@@ -24,35 +24,35 @@ if not page.is_across:
 
 # Of all findings those that a replay can price, then what anybody asks.
 GENERAL = ("rank:all=median", "stage:all=mean", "comm:all=0.5", "host=0.5", "kernel:*=0.9")
-found = page.later(found_here, rank=None, step=None)
-if found is None:
+findings = page.later(found_here, rank=None, step=None)
+if findings is None:
     st.stop()
-offered: dict[str, str] = {}
-for one in found:
+options: dict[str, str] = {}
+for one in findings:
     if one.predicted_gain_ns is not None:
-        offered.setdefault(" ".join(one.changes), say(one.name.replace("_", " ")))
+        options.setdefault(" ".join(one.changes), say(one.name.replace("_", " ")))
 for word in GENERAL:
-    offered.setdefault(word, "")
-asked = page.view.change or next(iter(offered))
+    options.setdefault(word, "")
+choice = page.view.change or next(iter(options))
 
 
 def show_change(words: str) -> str:
     """A change with the finding that it would end."""
-    named = offered.get(words)
+    named = options.get(words)
     return visible(f"{words}  ({named})" if named else words)
 
 
 slot = page.slot()
 left, right = st.columns(2, vertical_alignment="bottom")
 with left:
-    st.session_state["offered"] = asked
+    st.session_state["offered"] = choice
     st.selectbox(
-        say("change"), list(dict.fromkeys((asked, *offered))), format_func=show_change,
+        say("change"), list(dict.fromkeys((choice, *options))), format_func=show_change,
         key="offered",
         on_change=lambda: page.look_at(change=st.session_state["offered"]),
     )  # fmt: skip
 with right:
-    st.session_state["words"] = asked
+    st.session_state["words"] = choice
     st.text_input(
         say("in words: TARGET=VALUE, several with spaces between"), key="words",
         on_change=lambda: page.look_at(change=st.session_state["words"]),
@@ -63,20 +63,20 @@ if lanes is None and page.view.rank is not None:
     lanes = (page.view.rank,)
 ranks = answers.shown_lanes(page.capture.ranks, lanes)
 try:
-    told = page.later(before_after, rank=None, words=tuple(asked.split()), ranks=ranks)
+    answer = page.later(before_after, rank=None, words=tuple(choice.split()), ranks=ranks)
 except CannotAnswer as error:
     slot.empty()
-    why = error.message if isinstance(error.message, Message) else why_refused(asked)
-    page.empty(Message("{change}: there is no answer", change=asked), why)
+    why = error.message if isinstance(error.message, Message) else why_refused(choice)
+    page.empty(Message("{change}: there is no answer", change=choice), why)
     st.stop()
 except (UsageError, TraceNotFound) as error:
     slot.empty()
-    page.empty(Message("{change}: there is no answer", change=asked), error.message)
+    page.empty(Message("{change}: there is no answer", change=choice), error.message)
     st.stop()
-if told is None:
+if answer is None:
     slot.empty()
     st.stop()
-row = told.row
+row = answer.row
 gain = (row["replayed_step_ns"] - row["predicted_step_ns"]) / row["replayed_step_ns"]
 with slot.container():
     page.verdict(
@@ -89,23 +89,23 @@ with slot.container():
             else Message("{share} longer", share=percent(-gain)),
         )
     )  # fmt: skip
-    page.text(*told.work)
-chosen = visible("-" if told.step is None else str(told.step))
-saved, beside = page.parts(
-    "Where the saved time was", Message("Step {step} before and after", step=chosen)
+    page.text(*answer.work)
+step = visible("-" if answer.step is None else str(answer.step))
+savings, beside = page.parts(
+    "Where the saved time was", Message("Step {step} before and after", step=step)
 )
-with saved:
+with savings:
     page.figure(saved_figure(row, say), key="whatif_saved")
     page.text(
         "Parts of the critical path: where the saved time was, and what takes its place. The axis"
         " need not begin at 0."
     )
     page.table(
-        told.steps.drop("saved"), name="whatif_steps", title="Each step of the job, and the mean"
+        answer.steps.drop("saved"), name="whatif_steps", title="Each step of the job, and the mean"
     )
 with beside:
-    picked = st.columns([3, 2])[0]
-    with picked:
+    rank_column = st.columns([3, 2])[0]
+    with rank_column:
         st.session_state["lanes"] = list(ranks)
         st.multiselect(
             say("ranks"), page.capture.ranks, key="lanes", max_selections=4, select_all=False,
@@ -114,12 +114,12 @@ with beside:
             ),
         )  # fmt: skip
     for is_after, title in ((False, "as measured"), (True, "with the change")):
-        rows = told.lanes.filter(pl.col("is_after") == is_after)
+        rows = answer.lanes.filter(pl.col("is_after") == is_after)
         if rows.is_empty():
             continue
         page.text(title)
-        figure = lanes_figure(rows, (0, told.length_ns), say)
+        figure = lanes_figure(rows, (0, answer.length_ns), say)
         page.figure(figure, key=f"whatif_lanes_{is_after}", name="whatif_lanes")
-    if not told.has_all:
+    if not answer.has_all:
         page.text("Only the longest operations are drawn.")
-page.notes(told.notes)
+page.notes(answer.notes)
