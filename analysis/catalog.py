@@ -33,7 +33,7 @@ __all__ = [
 
 
 # The head of what Python computes, and the function below it.
-_COMPUTED = re.compile(r"^# metric: (\w+)\n((?:#.*\n)+)(?=(?:(?!def ).*\n)*?def (\w+))", re.M)
+_FUNCTION = re.compile(r"^# metric: (\w+)\n((?:#.*\n)+)(?=(?:(?!def ).*\n)*?def (\w+))", re.M)
 
 
 @cache
@@ -68,7 +68,7 @@ def _python_metrics() -> tuple[Metric, ...]:
     for place in sorted(_modules(room, "")):
         text = room.joinpath(place).read_text(encoding="utf-8")
         module = place.removesuffix(".py").replace("/", ".")
-        for name, head, function in _COMPUTED.findall(text):
+        for name, head, function in _FUNCTION.findall(text):
             head = re.sub("^#", "--", head, flags=re.M)
             heads.append(head_of(head, name, place, function=f"{module}.{function}"))
     return tuple(head for head in heads if head is not None)

@@ -57,7 +57,7 @@ _PLACES = {
 }
 # In a parsed query: what it reads, and the names of its common table expressions.
 _READ = re.compile(r'"type":"BASE_TABLE"[^{}]*?"table_name":"(\w+)"')
-_MADE = re.compile(r'"key":"(\w+)"')
+_ALIAS = re.compile(r'"key":"(\w+)"')
 _RATIOS = (
     "_over_mean", "_over_mean_before", "_over_mean_after", "_max_vio", "_cv", "_gini",
     "_balance_loss", "_rank_correlation", "_mfu_points", "_value", "_imbalance",
@@ -211,7 +211,7 @@ def read_by(con: duckdb.DuckDBPyConnection, query: str) -> tuple[str, ...]:
         return tables_of  # every store that is opened asks this of the same metrics
     # The engine's get_table_names binds what it parses, which it cannot do without the tables.
     ((tree,),) = con.execute("select json_serialize_sql(?)", [query]).fetchall()
-    own = {*_MADE.findall(tree)}
+    own = {*_ALIAS.findall(tree)}
     read = tuple(name for name in dict.fromkeys(_READ.findall(tree)) if name not in own)
     if len(_READ_BY) >= _READ_BY_AT_MOST:  # some were people's own
         _READ_BY.clear()

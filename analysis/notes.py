@@ -19,7 +19,7 @@ from .wording import numbers, ranks_named
 
 # Without all of these a rank was read lightly.
 LARGE_TABLES = frozenset({"kernels", "comm_ops", "host_ops", "launches", "memory"})
-_SELECTED = (
+_SELECTION = (
     "select run, capture, rank, left_out_tables, kept_steps from ranks"
     " where left_out_tables is not null or kept_steps is not null"
 )
@@ -35,7 +35,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     outside = _all(con, "from outside_steps")
     unseen = _all(con, sql_text("unseen_steps.sql"))
     devices = _all(con, sql_text("unread_devices.sql"))
-    selected = _all(con, _SELECTED)
+    selected = _all(con, _SELECTION)
     unfollowed = _all(con, sql_text("unfollowed_steps.sql"))
     apart = _all(con, sql_text("apart_steps.sql"))
     forward = forward_steps(con)
@@ -76,7 +76,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
 
 def no_kernels(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str:
     """Why there are no kernels: a sentence."""
-    left_out = _of(frame(con, _SELECTED), Scope(scope.run, scope.capture, scope.rank)).filter(
+    left_out = _of(frame(con, _SELECTION), Scope(scope.run, scope.capture, scope.rank)).filter(
         pl.col("left_out_tables").list.contains("kernels")
     )
     if left_out.is_empty():

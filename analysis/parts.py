@@ -20,7 +20,7 @@ COMMUNICATION = PARTS[1:-3]
 FREE = PARTS[-3:]
 # Without what all ranks tell together, only who receives from another stage (as steps have
 # it) is known to wait.
-_UNTOLD = """
+_OWN_WAITS = """
 with _steps as (select * from step_summary {where}),
 _communication as (
     select c.run, c.capture, c.rank, c.step,
@@ -70,7 +70,7 @@ def step_parts(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
     if is_told(con):
         return select(con, "step_parts", scope, "part, kind nulls last, op_type nulls last")
     clause, values = scope.where()
-    return frame(con, _UNTOLD.format(where=clause), [*values, *values])
+    return frame(con, _OWN_WAITS.format(where=clause), [*values, *values])
 
 
 def is_told(con: duckdb.DuckDBPyConnection) -> bool:

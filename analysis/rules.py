@@ -33,7 +33,7 @@ _IMPORT = re.compile(
 _COMMENT = re.compile(r"[ \t]#[^\n]*")
 _REMARK = re.compile(r"^(?:[ \t]*--|#).*\n?", re.M)
 _FILE = re.compile(r"""["'](\w+\.(?:sql|json))["']""")
-_ASKED = re.compile(r"""metric\(["'](\w+)["']\)""")
+_METRIC_CALL = re.compile(r"""metric\(["'](\w+)["']\)""")
 _WORD = re.compile(r"\w+")
 # Words of a whole file are split at these: to find them takes twice as long.
 _BETWEEN_WORDS = str.maketrans({mark: " " for mark in punctuation if mark != "_"})
@@ -109,7 +109,7 @@ def sources(starts: Iterable[str], root: Path = PACKAGE) -> dict[str, str]:
                 continue
             here = name if is_package else name.rpartition(".")[0]
             waiting += [f"{here}/{one}" for one in _FILE.findall(code)]
-            waiting += [names[one] for one in _ASKED.findall(code) if one in names]
+            waiting += [names[one] for one in _METRIC_CALL.findall(code) if one in names]
         if not place.endswith(".json"):
             waiting += [one for one in _FILE.findall(code) if one.endswith(".sql")]
             words = {*code.translate(_BETWEEN_WORDS).split()}

@@ -18,9 +18,9 @@ from .metric import read_by
 from .scope import PLACE, Scope
 
 # Metrics whose views a connection is known to have: to ask it takes as long as a small question.
-_KNOWN: WeakKeyDictionary[duckdb.DuckDBPyConnection, set[str]] = WeakKeyDictionary()
+_VIEWS: WeakKeyDictionary[duckdb.DuckDBPyConnection, set[str]] = WeakKeyDictionary()
 # A query that is not only a select of tables, as the engine serializes it.
-_UNTOLD = re.compile(r'"error":true|"type":"(TABLE_FUNCTION|SHOW_REF)"')
+_OPAQUE = re.compile(r'"error":true|"type":"(TABLE_FUNCTION|SHOW_REF)"')
 
 
 def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = None) -> None:
@@ -32,7 +32,7 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
     They are temporary: a database opened for reading can have them, and connections that share a
     database do not disturb each other.
     """
-    if names is not None and _KNOWN.get(con, set()).issuperset(names):
+    if names is not None and _VIEWS.get(con, set()).issuperset(names):
         return
     present = _present(con)
     missing = {known.view: known for known in sql_metrics() if known.view and not known.over}
@@ -54,7 +54,7 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
     for known in [*missing.values()]:
         if names is None or known.name in names:
             create(known.view)
-    _KNOWN.setdefault(con, set()).update(names or ())
+    _VIEWS.setdefault(con, set()).update(names or ())
 
 
 def views_named(con: duckdb.DuckDBPyConnection, query: str) -> set[str] | None:
@@ -66,7 +66,7 @@ def views_named(con: duckdb.DuckDBPyConnection, query: str) -> set[str] | None:
     ((tree,),) = con.execute("select json_serialize_sql(?)", [query]).fetchall()
     names_of = {one.view for one in sql_metrics() if one.view and not one.over}
     read = {name.lower() for name in read_by(con, query)}
-    if _UNTOLD.search(tree) or not read <= names_of | _present(con):
+    if _OPAQUE.search(tree) or not read <= names_of | _present(con):
         return None
     words = {*re.findall(r"\w+", query.lower())}
     return {one.name for one in sql_metrics() if one.view in words}

@@ -11,7 +11,7 @@ from npuscope.messages import Message
 
 UNKNOWN = "-"
 FREE_MEANS = "free: neither a kernel nor an operation of the step; another step's may run"
-_SHOWN = 8
+_MOST = 8
 _NOTHING = re.compile("[^1-9]*0[^1-9]*")
 # Words of names: what is held, and how its level stands and changes.
 _MEMORY = frozenset({
@@ -36,8 +36,8 @@ def numbers(values: Iterable[int]) -> str:
             spans[-1][1] = value
         else:
             spans.append([value, value])
-    spans_here = [str(a) if a == b else f"{a}-{b}" for a, b in spans[:_SHOWN]]
-    more = sum(b - a + 1 for a, b in spans[_SHOWN:])
+    spans_here = [str(a) if a == b else f"{a}-{b}" for a, b in spans[:_MOST]]
+    more = sum(b - a + 1 for a, b in spans[_MOST:])
     text = ", ".join(spans_here)
     return Message("{numbers} and {number} more", numbers=text, number=more) if more else text
 

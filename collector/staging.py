@@ -96,7 +96,7 @@ def plan_plainly(con: duckdb.DuckDBPyConnection) -> None:
     con.execute(f"set disabled_optimizers = '{left_out}'")
 
 
-_PARSED: dict[str, list[duckdb.Statement]] = {}
+_STATEMENTS: dict[str, list[duckdb.Statement]] = {}
 _PARSED_AT_MOST = 1024
 _PARSED_LENGTH = 8192
 
@@ -104,13 +104,13 @@ _PARSED_LENGTH = 8192
 def parse_statements(con: duckdb.DuckDBPyConnection, sql: str) -> list[duckdb.Statement]:
     """The statements of SQL. All ranks of a batch, and all batches of a process, ask the same:
     parsing would be a tenth of what reading a small rank takes."""
-    statements = _PARSED.get(sql)
+    statements = _STATEMENTS.get(sql)
     if statements is None:
         statements = con.extract_statements(sql)
-        if len(_PARSED) >= _PARSED_AT_MOST:  # some were of ever other words
-            _PARSED.clear()
+        if len(_STATEMENTS) >= _PARSED_AT_MOST:  # some were of ever other words
+            _STATEMENTS.clear()
         if len(sql) < _PARSED_LENGTH:
-            _PARSED[sql] = statements
+            _STATEMENTS[sql] = statements
     return statements
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 Value = str | int | float | None  # a Message is a str; None is unknown
 
-_JOINED = {
+_LISTS = {
     ", ": "{one}, {other}",
     "; ": "{one}; {other}",
     " ": "{one} {other}",
@@ -78,7 +78,7 @@ def join(parts: Iterable[str], between: str = ", ") -> str:
     how parts are joined so."""
     first, *more = [part for part in parts if part] or [""]
     for part in more:
-        first = Message(_JOINED[between], one=first, other=part)
+        first = Message(_LISTS[between], one=first, other=part)
     return first
 
 

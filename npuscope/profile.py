@@ -202,14 +202,14 @@ def bring_up_to_date(
 def _absent_steps(target: Path, result: IngestResult, selection: Selection) -> Spans:
     """Steps asked for that no rank of the run has, of the ranks that were asked for; nothing where
     readers have warned of it."""
-    from npuscope.collector.ingest.link import STEPPED
+    from npuscope.collector.ingest.link import BY_STEP
     from npuscope.collector.selection import without
 
     if selection.steps is None or not (result.published or result.unchanged):
         return ()
     con = store.open(target)
     try:
-        everywhere = " union all ".join(f"select run, rank, step from {name}" for name in STEPPED)
+        everywhere = " union all ".join(f"select run, rank, step from {name}" for name in BY_STEP)
         rows = con.execute(
             f"select distinct rank, step from ({everywhere}) where run = ? and step is not null",
             [result.run],

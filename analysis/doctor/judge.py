@@ -217,7 +217,7 @@ def _is_on(setting: Setting, rank: RankRecord) -> bool | None:
     return setting.is_on(rank.options)
 
 
-_HOLDING = {
+_HOLDERS = {
     "trace_view.json": ("trace_view", "trace.json", "msprof_"),
     "kernel_details.csv": ("kernel_details", "op_summary"),
     "communication.json": ("communication.json",),
@@ -231,7 +231,7 @@ _HOLDING = {
 
 def _holders(need: Need) -> Iterator[str]:
     """How names of files that would hold a need's rows begin, or what they contain."""
-    for word, beginnings in _HOLDING.items():
+    for word, beginnings in _HOLDERS.items():
         if word in need.file:
             yield from beginnings
 

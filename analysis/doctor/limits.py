@@ -21,7 +21,7 @@ from ..wording import ranks_named
 from .judge import NOT_SELECTED, Support, Verdict, judge, rank_record
 
 # What reports and pages would have figures of; doctor lists every analysis.
-_TOLD = ("kernels", "waiting", "host", "steps", "groups", "memory")
+_CAPABILITIES = ("kernels", "waiting", "host", "steps", "groups", "memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ def least_rank_count(con: duckdb.DuckDBPyConnection, scope: Scope) -> int | None
 def limits(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     """Sentences on what would answer more of the captures of `con`, or of one of them."""
     lacks_here = sorted(
-        (one for one in lacks(con, scope.job) if one.capability in _TOLD),
-        key=lambda one: _TOLD.index(one.capability),
+        (one for one in lacks(con, scope.job) if one.capability in _CAPABILITIES),
+        key=lambda one: _CAPABILITIES.index(one.capability),
     )
     sentences = (_sentence(one) for one in lacks_here if NOT_SELECTED not in one.reason)
     return list(dict.fromkeys(one for one in sentences if one is not None))

@@ -27,7 +27,7 @@ _ENUMS = ("AiCMetrics", "ExportType", "ProfilerActivity", "ProfilerLevel")
 # Terminals of 80 columns show it whole, indented by two.
 _WIDTH = 78
 # Recorded on request, and used by no analysis here.
-_UNUSED = ("l2_cache", "record_op_args", "op_attr", "with_modules")
+_IRRELEVANT = ("l2_cache", "record_op_args", "op_attr", "with_modules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def _imports(code: str) -> str:
 
 def idle_options(options: Options | None) -> list[str]:
     """Options that are on, cost something, and give nothing to any analysis here."""
-    return [name for name in _UNUSED if (options or {}).get(name) is True]
+    return [name for name in _IRRELEVANT if (options or {}).get(name) is True]
 
 
 # An argument: its code, and the setting that made it necessary where it is new.

@@ -33,7 +33,7 @@ from .weigh import WORTH_RATIO
 _MOST_FOR_EXPERTS = 60_000  # to share out tokens anew takes as long for so many
 _TOLD_THERE = Message("`npuscope whatif` with the same changes says why it cannot answer")
 # What a capture lacks where a change of this target is refused, in the reader's language.
-_REFUSED = {
+_REFUSALS = {
     "between_steps": Message("what the first operation of a step waits for was not recorded"),
     "cause": Message("no launches were recorded, so the host's time is not known"),
     "comm": Message("no operation of this kind was recorded with its times on all its members"),
@@ -97,7 +97,7 @@ def _beyond_stake(one: Finding) -> Finding:
 
 def why_refused(word: str) -> str:
     """What a capture lacks that refuses to answer a change, by its target."""
-    return _REFUSED.get(word.partition(":")[0].partition("=")[0], _TOLD_THERE)
+    return _REFUSALS.get(word.partition(":")[0].partition("=")[0], _TOLD_THERE)
 
 
 def _is_estimated(word: str) -> bool:

@@ -10,7 +10,7 @@ from npuscope.messages import Message, join
 
 from ..host.blocking import word_of
 from ..host.free_time import CAUSE_WORDS
-from ..host.gains import CALLED
+from ..host.gains import CALLS
 from ..replay.variants.host_causes import FAR
 from ..wording import ms, percent, ranks_named
 from .finding import Finding
@@ -34,7 +34,7 @@ _ADVICE = {
 
 def host_calls(material: Material) -> Iterator[Finding]:
     """Calls but waits for the device that keep the host from launching."""
-    rows = material.calls.filter(pl.col("cause").is_in(CALLED))
+    rows = material.calls.filter(pl.col("cause").is_in(CALLS))
     stake_ns = float(rows["total_ns"].sum())
     # A call of one rank keeps all from going on: a step gains up to what all ranks spend in them.
     if rows.is_empty() or not is_worth(stake_ns * material.steps["rank"].n_unique(), material):
@@ -75,7 +75,7 @@ def synchronisation(material: Material) -> Iterator[Finding]:
     place = ""
     if first["location"]:
         place = Message("It is called at {place}.", place=first["location"])
-    beside = [word_of(one) for one in material.calls["cause"].unique().sort() if one in CALLED]
+    beside = [word_of(one) for one in material.calls["cause"].unique().sort() if one in CALLS]
     beside += [word_of(FAR)] if material.far.height else []
     yield state(
         material,

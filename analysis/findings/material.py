@@ -96,7 +96,7 @@ _STEPS = """
         and (s.step is not null or not bool_or(s.step is not null) over ())
     order by s.rank, s.step nulls last"""
 # Members of groups that are not among the ranks.
-_UNCAPTURED = """
+_GAPS = """
     select kind, list(distinct member order by member) as ranks
     from (
         select kind, unnest(global_ranks) as member
@@ -158,7 +158,7 @@ def material(
 def _uncaptured_ranks(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFrame:
     if not is_told(con):
         return pl.DataFrame(schema={"kind": pl.String, "ranks": pl.List(pl.Int32)})
-    return frame(con, _UNCAPTURED, [run, capture, run, capture])
+    return frame(con, _GAPS, [run, capture, run, capture])
 
 
 def _suspects(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:

@@ -56,7 +56,7 @@ _ADVICE = {
         " positions from layer to layer: `npuscope memory-plan PATH` weighs both."
     ),
 }  # fmt: skip
-_SHOWN = ("type", "input_shapes", "dtype", "count", "total_ns", "headroom_ns", "headroom_low_ns",
+_EVIDENCE = ("type", "input_shapes", "dtype", "count", "total_ns", "headroom_ns", "headroom_low_ns",
           "headroom_high_ns", "evidence", "asked_by", "replacement", "condition")  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def slow_operators(material: Material) -> Iterator[Finding]:
         statements.append(
             Message("{operator} does it in one kernel.", operator=first["replacement"])
         )
-    columns = [name for name in _SHOWN if rows[name].null_count() < rows.height]
+    columns = [name for name in _EVIDENCE if rows[name].null_count() < rows.height]
     yield state(
         material,
         "slow_operators",

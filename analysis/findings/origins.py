@@ -16,7 +16,7 @@ from ..wording import percent
 from .finding import Finding
 
 # The innermost frame of a stack that is not the framework's own, else the innermost.
-_LAUNCHED = """
+_LAUNCHES = """
     with _kernels as (
         select run, capture, rank, connection_id, dur_ns from kernels
         {where} and is_compute and coalesce(type, name) in (select unnest(?)) and dur_ns > 0
@@ -58,7 +58,7 @@ def with_origins(
     for one in findings:
         types = changed_kernels(one.changes)
         rows = (
-            con.execute(_LAUNCHED.format(where=clause), [*values, types]).fetchall()
+            con.execute(_LAUNCHES.format(where=clause), [*values, types]).fetchall()
             if types
             else []
         )

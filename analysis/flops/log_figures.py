@@ -36,7 +36,7 @@ TOLERANCE = 0.01
 _ATTENTION: tuple[Attention, ...] = ("causal", "full")
 _BY = ("figure", "convention", "peak")
 _TERA = 1e12
-_SHOWN = 3
+_MOST = 3
 
 
 def flops_by_convention(model: Model, *, sequence_length: int) -> dict[str, float]:
@@ -178,8 +178,8 @@ def verdict_notes(figures: pl.DataFrame) -> list[str]:
         named = [_at_peak(row) for row in rows.filter("reconciles").to_dicts()]
         ratios = rows.drop_nulls("ratio_median")
         if named:
-            if len(named) > _SHOWN:
-                named[_SHOWN:] = [Message("and {number} more", number=len(named) - _SHOWN)]
+            if len(named) > _MOST:
+                named[_MOST:] = [Message("and {number} more", number=len(named) - _MOST)]
             sentence = Message("reconciles with {conventions}", conventions=join(named, "; "))
         elif ratios.is_empty():
             sentence = Message(

@@ -32,7 +32,7 @@ from .kernels.count import counted_kernels, unresolved_kernels
 from .lengths import step_lengths
 from .model.model import Attention, Model, Recompute, count
 from .needed_flops import refused_steps
-from .peaks import GIVEN, Peak
+from .peaks import OPTION, Peak
 from .tokens import STEP, sequence_length_of, tokens_of_steps
 
 _WORLD = """
@@ -250,7 +250,7 @@ def _with_peaks(
     for row in rows.select("run", "capture", "rank", "dtype", "measured_mhz").iter_rows():
         peak = peaks.get(row[:3], nobody)
         # A given peak says nothing of the clock it holds for.
-        own = None if peak.source_of(row[3]) == GIVEN else peak.mhz
+        own = None if peak.source_of(row[3]) == OPTION else peak.mhz
         mhz = row[4]
         ratio = mhz / own if mhz and own else None
         values.append((peak.of(row[3]), peak.source_of(row[3]), ratio))
@@ -364,7 +364,7 @@ def _with_ratios(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-_SHOWN = 5
+_MOST = 5
 _ONE_TYPE = 0.99  # of the FLOPs, and a step counts as one of one element type
 
 
@@ -377,19 +377,19 @@ def _kernel_notes(
     """
     notes: list[str] = []
     missing = unresolved_kernels(counted)
-    for row in missing.head(_SHOWN).to_dicts():
+    for row in missing.head(_MOST).to_dicts():
         held = "FLOPs of {kernels} ({ms} ms) are unknown: {reason}"
         kernels = f"{row['count']} {row['type']}"
         if not row["type"]:
             kernels = Message("{count} kernels without a type", count=row["count"])
         took = ms(row["total_ns"])
         notes.append(Message(held, kernels=kernels, ms=took, reason=Message(row["reason"])))
-    if missing.height > _SHOWN:
-        rest = ms(int(missing.slice(_SHOWN)["total_ns"].sum()))
+    if missing.height > _MOST:
+        rest = ms(int(missing.slice(_MOST)["total_ns"].sum()))
         notes.append(
             Message(
                 "and of {count} more kinds of kernels ({ms} ms)",
-                count=missing.height - _SHOWN,
+                count=missing.height - _MOST,
                 ms=rest,
             )
         )
@@ -402,7 +402,7 @@ def _kernel_notes(
         )
     rounded = counted.filter(pl.col("is_rounded"))
     if not rounded.is_empty():
-        kinds = ", ".join(sorted(set(rounded["type"].drop_nulls()))[:_SHOWN])
+        kinds = ", ".join(sorted(set(rounded["type"].drop_nulls()))[:_MOST])
         notes.append(
             Message(
                 "sizes as the layout rounds them up, so FLOPs are upper bounds: {kinds}",

@@ -25,7 +25,7 @@ _STEP = ("run", "capture", "step")
 TOLERANCE = 1.05
 # The same where a part of the stages ran, and how many layers they have is not known.
 _UNEVEN_TOLERANCE = 1.5
-_REFUSED = {
+_REFUSALS = {
     "run": pl.String, "capture": pl.String, "step": pl.Int64, "is_refused": pl.Boolean,
     "is_hardware_refused": pl.Boolean,
 }  # fmt: skip
@@ -92,7 +92,7 @@ def refused_steps(
         else Message("{note} (the same in {count} more steps)", note=first, count=len(more))
         for first, *more in reasons.values()
     ]
-    return pl.DataFrame(rows, _REFUSED, orient="row"), notes
+    return pl.DataFrame(rows, _REFUSALS, orient="row"), notes
 
 
 def _sentence(

@@ -24,7 +24,7 @@ from npuscope.messages import Message, join
 
 PER_CYCLE = {"fp16": 8192, "bf16": 8192, "int8": 16384}
 DTYPES = ("bf16", "fp16", "fp32", "int8", "fp8")
-GIVEN = "--peak"
+OPTION = "--peak"
 _TIB = float(1 << 40)
 
 
@@ -151,7 +151,7 @@ def peak_of(
         )
     hbm = overrides.pop("hbm", chip.hbm_bytes_per_s if chip else None)
     by_type |= overrides
-    sources |= dict.fromkeys(overrides, GIVEN)
+    sources |= dict.fromkeys(overrides, OPTION)
     whole_cores = int(cores) if cores is not None else None
     return Peak(by_type, sources, unknown, mhz, whole_cores, hbm)
 

@@ -61,7 +61,7 @@ _ROWS = {
 }  # fmt: skip
 
 
-class _Unknown(Exception):
+class _NoTokens(Exception):
     """Why the tokens of a step are not known."""
 
 
@@ -89,7 +89,7 @@ def tokens_of_steps(
     for (run, capture, step), ranks in _counts(con, counted).items():
         try:
             token_count = _tokens(model, _sizes(sizes[run, capture]), ranks)
-        except _Unknown as why:
+        except _NoTokens as why:
             sentence = "tokens per step: {why}; give --tokens-per-step N"
             reasons.append(Message(sentence, why=why.args[0]))
         else:
@@ -160,14 +160,14 @@ def _sizes(row: dict[str, Any]) -> tuple[int, int]:
     sizes, world = _told_sizes(row), row["world"]
     pp, dp, cp = sizes["pp"], sizes["dp"], sizes["cp"]
     if cp is not None and cp > 1:
-        raise _Unknown(
+        raise _NoTokens(
             Message("context parallelism over {count} ranks splits a sequence", count=cp)
         )
     if pp is None or dp is None or cp is None:
-        raise _Unknown(Message("parallel sizes are unknown"))
+        raise _NoTokens(Message("parallel sizes are unknown"))
     if world is not None and sizes["tp"] is not None and sizes["tp"] * pp * dp != world:
         words = " x ".join(f"{kind} {size}" for kind, size in sizes.items())
-        raise _Unknown(
+        raise _NoTokens(
             Message(
                 "parallel sizes contradict each other ({words} are not {world} ranks)",
                 words=words,
@@ -182,11 +182,11 @@ def _tokens(model: Model, sizes: tuple[int, int], ranks: Sequence[_Counts]) -> t
     stages, replicas = sizes
     sequences = frozenset[int | None]().union(*(rank.tokens for rank in ranks))
     if None in sequences:
-        raise _Unknown(Message("query shapes are unknown for some attention kernels"))
+        raise _NoTokens(Message("query shapes are unknown for some attention kernels"))
     if len(sequences) > 1:
-        raise _Unknown(Message("attention works on micro-batches of several sizes"))
+        raise _NoTokens(Message("attention works on micro-batches of several sizes"))
     if any(0 < rank.forwards < rank.gradients for rank in ranks):
-        raise _Unknown(
+        raise _NoTokens(
             Message("attention has more backward than forward kernels: the step is incomplete")
         )
     of_stage: dict[int | None, set[int]] = {}
@@ -198,7 +198,7 @@ def _tokens(model: Model, sizes: tuple[int, int], ranks: Sequence[_Counts]) -> t
             if stage is not None:
                 sentence = "ranks of pipeline stage {stage} ran {counts} gradients of attention"
             names = join(map(str, sorted(counts)), " and ")
-            raise _Unknown(Message(sentence, stage=stage, counts=names))
+            raise _NoTokens(Message(sentence, stage=stage, counts=names))
     micro_batches, words = _micro_batches(
         model, stages, {stage: min(counts) for stage, counts in of_stage.items()}
     )
@@ -237,11 +237,11 @@ def _micro_batches(model: Model, stages: int, gradients: dict[int | None, int]) 
             " {layers}"
         )
         if total % of_all:
-            raise _Unknown(Message(uneven, total=total, where=where, layers=of_layers))
+            raise _NoTokens(Message(uneven, total=total, where=where, layers=of_layers))
         even = "{total} gradients of attention {where} in {layers}"
         return total // of_all, Message(even, total=total, where=where, layers=of_layers)
     if layers % stages or model.noop_layers:
-        raise _Unknown(
+        raise _NoTokens(
             Message(
                 "only {count} of {stages} pipeline stages were recorded, and {layers} layers are"
                 " not split evenly",
@@ -251,7 +251,7 @@ def _micro_batches(model: Model, stages: int, gradients: dict[int | None, int]) 
             )
         )
     if blocks and not set(gradients) <= set(range(stages)):
-        raise _Unknown(Message("the pipeline stage of the MTP blocks is unknown"))
+        raise _NoTokens(Message("the pipeline stage of the MTP blocks is unknown"))
     of_model: str = str(layers)
     if mtp:
         of_model = Message("{one} and {other}", one=of_model, other=mtp)
@@ -263,7 +263,7 @@ def _micro_batches(model: Model, stages: int, gradients: dict[int | None, int]) 
         words = Message(part, total=count, own=held)
         if count % own:
             uneven = "{words} are not those of equal micro-batches"
-            raise _Unknown(Message(uneven, words=words))
+            raise _NoTokens(Message(uneven, words=words))
         reasons[count // own] = Message(
             "{words} (the model's {layers} in {stages} equal stages)",
             words=words,
@@ -273,7 +273,7 @@ def _micro_batches(model: Model, stages: int, gradients: dict[int | None, int]) 
     if len(reasons) > 1:
         names = join(map(str, sorted(reasons)), " and ")
         apart = "pipeline stages ran {counts} micro-batches, if layers are split evenly"
-        raise _Unknown(Message(apart, counts=names))
+        raise _NoTokens(Message(apart, counts=names))
     return next(iter(reasons.items()))
 
 

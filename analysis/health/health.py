@@ -19,12 +19,12 @@ from . import events
 from .speculation import health_heads
 from .steps import health_steps, iterations, lost_iterations
 
-_SPIKED = ("grad_norm", "loss")
+_SPIKES = ("grad_norm", "loss")
 _NS = 1e9
 _CONFIDENCE = 0.95
 _OVER = 1.05
 _HOUR_S = 3600.0
-_PRINTED_S, _VARIED = 2.0, 0.02  # times are of whole seconds; what a step's own time is off by,
+_PRINTED_S, _VARIATION = 2.0, 0.02  # times are of whole seconds; what a step's own time is off by,
 _MOST_OFF_S = 10.0  # at most: else a pause of an hour is a clock's as well
 _BACK_S = 600.0  # lines of several ranks are less out of order
 
@@ -72,7 +72,7 @@ def health(lines: pl.DataFrame, facts: LogFacts) -> Health:
     periodic, regular = events.periodic_costs(weighed)
     usual = weighed.filter(~pl.col("step").is_in(regular.implode()))
     events_here = pl.concat([
-        *(events.spikes(weighed, name) for name in _SPIKED),
+        *(events.spikes(weighed, name) for name in _SPIKES),
         events.level_changes(usual),
         periodic,
         events.restarts(lines, weighed),
@@ -146,7 +146,7 @@ def verdict_told(health: Health) -> str:
     )
     sentences = [sentence]
     by_step = health.steps
-    short = [name for name in _SPIKED
+    short = [name for name in _SPIKES
              if by_step[name].count() and not _count_candidates(by_step, name)]  # fmt: skip
     if short:
         sentences.append(Message("Steps are too few to tell spikes of {names}.", names=join(short)))
@@ -170,7 +170,7 @@ def _summary(
         wall_s = None
     spikes = events.filter(pl.col("kind") == "spike")["metric"].value_counts(sort=True)
     counts = dict(spikes.iter_rows())
-    judged = {name: _count_candidates(steps, name) for name in _SPIKED}
+    judged = {name: _count_candidates(steps, name) for name in _SPIKES}
     return {
         "steps_count": round(float(weights.sum())),
         "useful_s": useful_s or None,
@@ -200,7 +200,7 @@ def _wall_s(lines: pl.DataFrame, first_count: float) -> float | None:
     rows = pl.DataFrame([lines["step"], times, own_s]).drop_nulls("at_s")
     passed_s = pl.col("at_s").diff()
     is_next = pl.col("step").diff() > 0
-    near_s = (_PRINTED_S + _VARIED * pl.col("own_s")).clip(upper_bound=_MOST_OFF_S)
+    near_s = (_PRINTED_S + _VARIATION * pl.col("own_s")).clip(upper_bound=_MOST_OFF_S)
     set_by = (
         pl.when(is_next & ((passed_s - pl.col("own_s")).abs() - _HOUR_S).abs().le(near_s))
         .then((passed_s - pl.col("own_s")).sign() * _HOUR_S)

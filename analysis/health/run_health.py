@@ -25,7 +25,7 @@ select {", ".join(SCHEMA)} from train_log {{where}}
 qualify step is null
     or row_number() over (partition by run, step order by capture desc, rank desc) = 1
 order by step nulls last"""
-_PROFILED = """
+_PROFILES = """
 select run, capture, min(step) as step, max(step) as end_step
 from step_summary {where} group by run, capture having min(step) is not null order by all"""
 
@@ -77,7 +77,7 @@ def health_captures(
     is there (`open_across`)."""
     health = run_health(con, scope)
     clause, values = Scope(scope.run).where(("run",))
-    captures = frame(con, _PROFILED.format(where=clause), values)
+    captures = frame(con, _PROFILES.format(where=clause), values)
     if health is None or captures.is_empty():
         return pl.DataFrame(schema=_CAPTURES)
     named = _suspects(con, scope) if is_across else {}

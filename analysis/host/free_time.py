@@ -37,7 +37,7 @@ CAUSE_WORDS = {
     "device": Message("launched, not begun"),
     "unknown": Message("unknown"),
 }
-_NAMED = ("cause", "stage", "operator", "thread_id")
+_NAMES = ("cause", "stage", "operator", "thread_id")
 _LENGTH = "computing_ns + exposed_communication_ns + free_ns"
 
 
@@ -63,7 +63,7 @@ _LENGTH = "computing_ns + exposed_communication_ns + free_ns"
 @memoize
 def free_time(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, the most of each rank and step first."""
-    columns = [*PLACE, *_NAMED, "count", "free_ns", "longest_ns"]
+    columns = [*PLACE, *_NAMES, "count", "free_ns", "longest_ns"]
     causes = select(con, "free_causes", scope, by_key="cause").select(columns)
     clause, values = scope.where()
     steps = frame(
@@ -78,7 +78,7 @@ def free_time(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFram
         .drop("known_ns")
     )
     return pl.concat([causes, rest], how="diagonal_relaxed").select(columns).sort(
-        *PLACE, -pl.col("free_ns"), *_NAMED, nulls_last=True
+        *PLACE, -pl.col("free_ns"), *_NAMES, nulls_last=True
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from ..views import frame
 from .blocking import blocking_calls, word_of
 from .free_time import mean_free_time
 
-CALLED = ("garbage_collection", "data_loading", "checkpoint", "logging", "profiler", FAR)
+CALLS = ("garbage_collection", "data_loading", "checkpoint", "logging", "profiler", FAR)
 _FAR = "select count(*) from host_placement {where} and slow_low_ratio > 1"
 _TYPES = {
     "cause": pl.String, "operator": pl.String, "change": pl.String, "gain_ns": pl.Int64,
@@ -81,7 +81,7 @@ def _of_capture(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     words += [("dispatch", None, f"host={LESS}"), ("between_steps", None, "between_steps=0")]
     free = mean_free_time(con, scope, by="operator")
     job = job_unasked(con, scope)
-    others = [word for cause, _, word in words if cause in CALLED]
+    others = [word for cause, _, word in words if cause in CALLS]
     rows: list[tuple[object, ...]] = []
     for cause, operator, word in words:
         mine = free.filter(cause=cause)

@@ -21,17 +21,17 @@ from ..memo import memoize
 from ..scope import ALL, PLACE, Scope
 from ..views import select
 
-_FUSED = re.compile(
+_FUSION = re.compile(
     r"(all_?gather|all_?to_?all).*(matmul|mm)|(matmul|mm|finalize).*(reduce_?scatter|all_?reduce|"
     r"all_?to_?all|routing)|moe_?distribute",
     re.I,
 )
-_GROUPED = re.compile("grouped", re.I)
-_BATCHED = re.compile("batch", re.I)
+_GROUP = re.compile("grouped", re.I)
+_BATCH = re.compile("batch", re.I)
 _BACKWARD = re.compile("grad|backward|backprop", re.I)
 _SETTING = re.compile(r"(Zeros|Ones)Like|Fills?(V\d)?D?$|MemSet|Zero$")
-_PICKING = re.compile(r"Gather|Index(V\d)?D?$|(Strided)?Slice")
-_FOUND = {
+_INDEXING = re.compile(r"Gather|Index(V\d)?D?$|(Strided)?Slice")
+_CLASSES = {
     "class": pl.String, "flops": pl.Int64, "moved_bytes": pl.Int64, "dtype": pl.String,
 }  # fmt: skip
 
@@ -43,12 +43,12 @@ def class_of(type_: str | None, core: str | None, family: str | None) -> str:
     if core == "DSA_SQE":
         return "dsa"
     name = type_ or ""
-    if _FUSED.search(name):
+    if _FUSION.search(name):
         return "communication_fused"
     if family == "matmul":
-        if _GROUPED.search(name):
+        if _GROUP.search(name):
             return "matmul_grouped"
-        return "matmul_batched" if _BATCHED.search(name) else "matmul"
+        return "matmul_batched" if _BATCH.search(name) else "matmul"
     if family == "attention":
         return "attention_backward" if _BACKWARD.search(name) else "attention_forward"
     if family == "convolution":
@@ -64,7 +64,7 @@ def operators_of(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataF
     keys = [*SHAPE, "core"]
     shapes = rows.select(keys).unique(maintain_order=True)
     cells = [_cells(row) for row in shapes.iter_rows(named=True)]
-    operators = shapes.hstack(pl.DataFrame(cells, schema=_FOUND, orient="row"))
+    operators = shapes.hstack(pl.DataFrame(cells, schema=_CLASSES, orient="row"))
     return rows.join(operators, on=keys, how="left", nulls_equal=True, maintain_order="left")
 
 
@@ -96,7 +96,7 @@ def moved_bytes(type_: str | None, inputs: _Tensors, outputs: _Tensors) -> int |
     if not sizes or None in sizes:
         return None
     sizes_of = [size or 0 for size in sizes]
-    if _PICKING.match(name) and inputs and inputs[0] is not None and any(outputs):
+    if _INDEXING.match(name) and inputs and inputs[0] is not None and any(outputs):
         results = sum(one.size_bytes or 0 for one in outputs if one is not None)
         sizes_of[0] = min(sizes_of[0], results)
     return sum(sizes_of)

@@ -22,7 +22,7 @@ from .classes import mean_operators
 # Kernels are alike that do the same on as much data, within a factor of 4: of matrices the same
 # class and about as many FLOPs per byte, else the same type.
 LIKE = ["kind", "dtype", "size_bin", "intensity_bin"]
-_LEARNT = ["chip", *LIKE]
+_LEARNT_KEYS = ["chip", *LIKE]
 _OVER_PEAK = 1.05  # clocks may be a little above the nominal one
 REFERENCE: dict[str, pl.DataType | type[pl.DataType]] = {
     "chip": pl.String, "run": pl.String, "capture": pl.String, "kind": pl.String,
@@ -120,8 +120,8 @@ def operator_headroom(
     if reference is None:
         rows = rows.with_columns(learnt=pl.lit(None, pl.Float64))
     else:
-        rates = reference.group_by(_LEARNT).agg(pl.col("rate").max().alias("learnt"))
-        rows = rows.join(rates, on=_LEARNT, how="left", nulls_equal=True)
+        rates = reference.group_by(_LEARNT_KEYS).agg(pl.col("rate").max().alias("learnt"))
+        rows = rows.join(rates, on=_LEARNT_KEYS, how="left", nulls_equal=True)
 
     def beyond(rate: str) -> pl.Expr:
         """What a step's kernels take beyond those that reach that rate."""

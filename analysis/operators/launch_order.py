@@ -74,7 +74,7 @@ _KERNELS = """
     where run = ? and capture = ? and rank = ? and step is not distinct from ? and is_compute
         and dur_ns > 0 and start_ns is not null and type is not null
     order by stream_id, start_ns"""
-_COMPILED = """
+_COMPILES = """
     with _calls as (  -- a call that launches several kernels has a row for each
         select distinct operator_name, api_thread_id, api_start_ns, api_end_ns
         from launches as l join kernels as k using (run, capture, rank, connection_id)
@@ -84,7 +84,7 @@ _COMPILED = """
     select operator_name, count(*) as count, sum(api_end_ns - api_start_ns)::double as host_ns
     from _calls
     group by all order by host_ns desc nulls last"""
-_ASKED = """
+_QUESTION = """
     select connection_id, any_value(operator_name) as asked_by from launches
     where run = ? and capture = ? and rank = ? and operator_name is not null
         and connection_id in (select unnest(?))
@@ -478,7 +478,7 @@ def asked_by(con: duckdb.DuckDBPyConnection, stage: Stage, types: Sequence[str])
     rows = stage.kernels.with_columns(before=following).filter(pl.col("type").is_in(list(types)))
     here: list[Any] = [stage.run, stage.capture, stage.rank,
                        rows["connection_id"].drop_nulls().to_list()]  # fmt: skip
-    data_settings = frame(con, _ASKED, here)
+    data_settings = frame(con, _QUESTION, here)
     return (
         rows.join(data_settings, on="connection_id", how="left")
         .group_by("type", "input_shapes")
@@ -489,4 +489,4 @@ def asked_by(con: duckdb.DuckDBPyConnection, stage: Stage, types: Sequence[str])
 def compilations(con: duckdb.DuckDBPyConnection, stage: Stage) -> pl.DataFrame:
     """Launches that compile first: operator_name, count, host_ns."""
     here: list[Any] = [stage.run, stage.capture, stage.rank, stage.step]
-    return frame(con, _COMPILED, here)
+    return frame(con, _COMPILES, here)

@@ -89,7 +89,7 @@ def with_tiling(rows: pl.DataFrame) -> pl.DataFrame:
             "flops"]  # fmt: skip
     shapes = rows.select(keys).unique(maintain_order=True)
     cells = [
-        _sizes(one) if one["class"] in _PRODUCTS and one["flops"] else _UNSIZED
+        _sizes(one) if one["class"] in _PRODUCTS and one["flops"] else _NO_SIZES
         for one in shapes.iter_rows(named=True)
     ]
     shapes_with_tiles = shapes.hstack(pl.DataFrame(cells, schema=_SIZES, orient="row"))
@@ -99,7 +99,7 @@ def with_tiling(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 _Sizes = tuple[bool | None, bool | None, float | None, float | None, float | None, str | None]
-_UNSIZED: _Sizes = (None, None, None, None, None, None)
+_NO_SIZES: _Sizes = (None, None, None, None, None, None)
 
 
 def _sizes(row: dict[str, object]) -> _Sizes:
@@ -110,20 +110,20 @@ def _sizes(row: dict[str, object]) -> _Sizes:
                         _text(row["input_formats"]))  # fmt: skip
         outputs = tensors(_text(row["output_shapes"]))
     except ValueError:
-        return _UNSIZED
+        return _NO_SIZES
     if bits is None or len(inputs) < 2 or not outputs:
-        return _UNSIZED
+        return _NO_SIZES
     one, other, result = inputs[0], inputs[1], outputs[0]
     if one is None or other is None or result is None:
-        return _UNSIZED
+        return _NO_SIZES
     if min(len(one.shape), len(other.shape), len(result.shape)) < 2 or not result.element_count:
-        return _UNSIZED
+        return _NO_SIZES
     if any("NZ" in (tensor.layout or "") for tensor in (one, other)):
-        return _UNSIZED
+        return _NO_SIZES
     m, n = result.shape[-2:]
     k = int(str(row["flops"])) // (2 * result.element_count)
     if k < 1:
-        return _UNSIZED
+        return _NO_SIZES
     tiles = {"M": (m, _TILE), "N": (n, _TILE), "K": (k, _TILE_BYTES * 8 // bits)}
     line = _LINE_BYTES * 8 // bits
     inner = {one.shape[-1], other.shape[-1], result.shape[-1]}

@@ -20,7 +20,7 @@ _PRODUCT = r"(?i)matmul|gemm|linear|::(?:b?mm|addmm)$|::\w*mm_"
 _CUBE_CORES = ("AI_CORE", "MIX_AIC")
 # Of a thread's operators that are backward by name, from which on all its kernels are.
 _AUTOGRAD_SHARE = 0.05
-_NUMBERED = 0.5  # of forward operators, and those without a number record no gradient
+_NUMBER_SHARE = 0.5  # of forward operators, and those without a number record no gradient
 _SURE = 0.9  # of the kernels of a type and shapes
 # Products of weight gradients alone, one after the other: no layer's backward has so many, its
 # forward none. What may add these up between them.
@@ -197,7 +197,7 @@ def _with_unrecorded(kernels: pl.DataFrame) -> pl.DataFrame:
             & ~pl.col("is_sized")
             & is_forward
             & pl.col("sequence").is_null()
-            & (numbered > _NUMBERED)
+            & (numbered > _NUMBER_SHARE)
         ).fill_null(value=False)
     )
 

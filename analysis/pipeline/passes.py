@@ -24,7 +24,7 @@ from .directions import operators, with_directions
 from .recognition import NamedSchedule, name_schedule, word
 
 TRANSFERS = ("send", "receive", "recv", "batchsendrecv")
-_LAUNCHED = 0.95  # of a rank's kernels and transfers, from which on the program's order is known
+_LAUNCHES = 0.95  # of a rank's kernels and transfers, from which on the program's order is known
 _BESIDE = 0.3  # of the shorter of two passes
 
 
@@ -174,7 +174,7 @@ def _in_order(kernels: pl.DataFrame, transfers: pl.DataFrame) -> tuple[pl.DataFr
     starts of kernels and sends and ends of receives."""
     both = pl.concat([kernels.select("lane", "launch"), transfers.select("lane", "launch")])
     lanes_with_launches = both.group_by("lane").agg(
-        is_launched=(pl.col("launch") != UNKNOWN).mean() >= _LAUNCHED
+        is_launched=(pl.col("launch") != UNKNOWN).mean() >= _LAUNCHES
     )
     launched = pl.col("is_launched") & (pl.col("launch") != UNKNOWN)
     kernels = kernels.join(lanes_with_launches, on="lane", how="left").with_columns(

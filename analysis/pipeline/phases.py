@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..catalog import column_names
 from ..flops.chips import peaks
 from ..flops.kernels.count import counted_kernels
-from ..replay.beside import Covering, covering
+from ..replay.beside import Cover, covering
 from ..replay.points import Flags, Integers
 from ..scope import Scope
 from . import PHASES, STEP
@@ -149,7 +149,7 @@ def _intervals(
     return rank, rows["start"].to_numpy(), rows["end"].to_numpy()
 
 
-def _union(pipeline: Pipeline, mask: Flags) -> Covering:
+def _union(pipeline: Pipeline, mask: Flags) -> Cover:
     ops = pipeline.ops
     return covering(ops.rank[mask], ops.start[mask], (ops.start + ops.dur)[mask])
 

@@ -20,7 +20,7 @@ _NEAR, _FAR = 0.02, 0.15
 _APART = 0.05  # another order that is as near as that fits as well
 _LETTERS = {"F": "F", "BW": "X", "B": "B", "W": "W"}
 _MOST_STAGES = 256
-_PREFERRED = (
+_PREFERENCE = (
     "1f1b", "interleaved", "fb-overlap", "zb-h1", "dualpipev", "zb-v", "gpipe", "dualpipe", "zb-h2",
 )  # fmt: skip
 
@@ -64,7 +64,7 @@ def name_schedule(words: Mapping[int, str], stages: int, *, is_sure: bool) -> Na
         expected = _words(name, stages, m, v)
         if expected is not None:
             apart = [_distance(letters, expected[at]) for at, letters in words.items()]
-            names.append((sum(apart) / len(apart), _PREFERRED.index(name), v, name, m))
+            names.append((sum(apart) / len(apart), _PREFERENCE.index(name), v, name, m))
     names.sort()
     if not names or names[0][0] > _FAR:
         return NamedSchedule(NONE, names[0][0] if names else None, "low", (), None, None, None)

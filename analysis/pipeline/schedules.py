@@ -125,7 +125,7 @@ def refuse_sizes(name: str, p: int, m: int, v: int) -> None:
 
 
 # Words by device, routes, share: as of Schedule.
-Made = tuple[list[list[Word]], tuple[tuple[tuple[int, int], ...], ...], Fraction]
+Draft = tuple[list[list[Word]], tuple[tuple[tuple[int, int], ...], ...], Fraction]
 _MOST_PASSES = 1_000_000
 _F: Word = (("F", 0),)
 _F1: Word = (("F", 1),)
@@ -172,12 +172,12 @@ def _fold(p: int) -> tuple[tuple[int, int], ...]:
     return (*_line(p), *((device, 1) for device in reversed(range(p))))
 
 
-def _gpipe(p: int, m: int, _: int) -> Made:
+def _gpipe(p: int, m: int, _: int) -> Draft:
     """All forwards, then all backwards."""
     return [[_F] * m + [_backward()] * m for _ in range(p)], (_line(p),), Fraction(1)
 
 
-def _one_forward_one_backward(p: int, m: int, _: int) -> Made:
+def _one_forward_one_backward(p: int, m: int, _: int) -> Draft:
     """Forwards until the pipeline is full, then one forward and one backward in turns."""
     words = []
     for device in range(p):
@@ -186,7 +186,7 @@ def _one_forward_one_backward(p: int, m: int, _: int) -> Made:
     return words, (_line(p),), Fraction(1)
 
 
-def _interleave(p: int, m: int, v: int) -> Made:
+def _interleave(p: int, m: int, v: int) -> Draft:
     """1F1B over v chunks of each device: p micro-batches pass one chunk, then the next one."""
     forward, backward = _turns(p, m, v)
     words = []
@@ -208,7 +208,7 @@ def _rings(p: int, v: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     return (tuple((device, chunk) for chunk in range(v) for device in range(p)),)
 
 
-def _overlap(p: int, m: int, v: int) -> Made:
+def _overlap(p: int, m: int, v: int) -> Draft:
     """Interleaved with one more forward ahead, so that the forward of one micro-batch runs beside
     the backward of another (MindSpeed's moe-fb-overlap); one chunk needs twice 1F1B's forwards."""
     forward, backward = _turns(p, m, v)
@@ -220,7 +220,7 @@ def _overlap(p: int, m: int, v: int) -> Made:
     return words, _rings(p, v), Fraction(1, v)
 
 
-def _zero_bubble(p: int, m: int, more: int) -> Made:
+def _zero_bubble(p: int, m: int, more: int) -> Draft:
     """1F1B whose weight gradients wait. H1 (more 1): stage k keeps k of them back, so that each
     holds what the first one of 1F1B holds. H2 (more 2): twice as many forwards ahead, twice as
     many weight gradients kept."""
@@ -235,7 +235,7 @@ def _zero_bubble(p: int, m: int, more: int) -> Made:
     return words, (_line(p),), Fraction(1)
 
 
-def _zb_v(p: int, m: int, _: int) -> Made:
+def _zb_v(p: int, m: int, _: int) -> Draft:
     """Two chunks on a V, the last part of the model beside the first: the activations of 1F1B."""
     total = max(m, 2 * p - 1)
     both: list[list[Word]] = [
@@ -275,7 +275,7 @@ def _against(ranks: int, rank: int, rounds: int, *, is_middle: bool) -> list[Wor
     return words + [_W, _backward(0, **keep)] * apart + [_W] * count
 
 
-def _dualpipe(p: int, m: int, _: int) -> Made:
+def _dualpipe(p: int, m: int, _: int) -> Draft:
     """Two copies of the model, one against the other; half of the micro-batches enter at either
     end."""
     half = p // 2
@@ -289,7 +289,7 @@ def _dualpipe(p: int, m: int, _: int) -> Made:
     return words, (_line(p), back), Fraction(1)
 
 
-def _dualpipe_v(p: int, m: int, _: int) -> Made:
+def _dualpipe_v(p: int, m: int, _: int) -> Draft:
     """DualPipe's outer half alone: a V, one copy of the model in two chunks on each device."""
     words = [
         _against(p, device, m - 2 * p + device + 1, is_middle=device == p - 1)
@@ -299,7 +299,7 @@ def _dualpipe_v(p: int, m: int, _: int) -> Made:
 
 
 # Name -> how many chunks a device has, and what makes it of p, m and these.
-SCHEDULES: dict[str, tuple[int, Callable[[int, int, int], Made]]] = {
+SCHEDULES: dict[str, tuple[int, Callable[[int, int, int], Draft]]] = {
     "gpipe": (1, _gpipe),
     "1f1b": (1, _one_forward_one_backward),
     "interleaved": (2, _interleave),

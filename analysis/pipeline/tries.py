@@ -29,7 +29,7 @@ from .placement import layer_costs, layer_times, place_layers, settle_cuts
 from .schedules import Schedule, schedule
 from .slowness import slow_shares
 
-MEASURED, PLACED = "measured", "layers"
+MEASURED, PLACEMENT = "measured", "layers"
 _LEAST_ERROR = 0.005  # of a step that changes at all
 _MOST_TRIES = 32
 _MOST_CHUNKS = 256
@@ -236,7 +236,7 @@ def placed_layers(job: Ready, limit_bytes: float | None) -> OrderRequest:
 
     each = Counter(one.place for one in facts.parts if one.is_layer)
     cuts = [tuple(layers), tuple(each[at] for at in range(passes.places))]
-    return OrderRequest(PLACED, order, settle_cuts(cuts, length_ns, _MOST_CUTS, needed, limits))
+    return OrderRequest(PLACEMENT, order, settle_cuts(cuts, length_ns, _MOST_CUTS, needed, limits))
 
 
 def asked_tries(

@@ -12,7 +12,7 @@ _LATEST = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
-class Covering:
+class Cover:
     """Intervals of several ranks as their union: keys of starts and ends, lengths summed up."""
 
     starts: Integers
@@ -45,7 +45,7 @@ class Covering:
         return before_ns
 
 
-def covering(rank: Indices, start: Integers, end: Integers) -> Covering:
+def covering(rank: Indices, start: Integers, end: Integers) -> Cover:
     """The union of intervals of each rank."""
     is_event = end > start
     low = int(start[is_event].min(initial=_LATEST))
@@ -61,7 +61,7 @@ def covering(rank: Indices, start: Integers, end: Integers) -> Covering:
     starts = begins[first]
     ends = latest[np.append(first[1:], len(order)) - 1] if len(order) else latest
     total = np.concatenate([[0], np.cumsum(ends - starts)])
-    return Covering(starts, ends, total, span, low)
+    return Cover(starts, ends, total, span, low)
 
 
 def new_parts(rank: Indices, start: Integers, end: Integers) -> tuple[Integers, Integers]:

@@ -31,8 +31,8 @@ from .variants.payloads import payloads
 from .variants.schedules import schedule
 
 # Multiply durations of operations and leave all else; but for values that tell no factor.
-_LASTING = ("comm", "kernel", "link", "rank", "stage")
-_ESTIMATED = ("median", "mean")
+_KINDS = ("comm", "kernel", "link", "rank", "stage")
+_ESTIMATES = ("median", "mean")
 _WHOLE = ("fuse", "hide", "hierarchical")  # take no value
 _RARE, _RARE_NS = 1.0, 20_000  # beyond the usual pause of a place
 
@@ -71,7 +71,7 @@ def apply_change(
 
 
 def _is_told(change: Change) -> bool:
-    return change.target in _LASTING and change.value not in _ESTIMATED
+    return change.target in _KINDS and change.value not in _ESTIMATES
 
 
 def _turn(change: Change) -> tuple[int, str]:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from .beside import Covering, covering
+from .beside import Cover, covering
 from .operations import Operations
 from .points import Integers
 from .timetable import Timetable, measured_times, parts
@@ -47,7 +47,7 @@ class Contention:
         return result
 
 
-def transfers(ops: Operations, transfer: Integers, times: Timetable) -> Covering:
+def transfers(ops: Operations, transfer: Integers, times: Timetable) -> Cover:
     """When bytes of each rank move: from a collective's last member on (`transfer` before its
     end)."""
     comm = np.flatnonzero(ops.is_communication & (transfer[:-1] > 0))

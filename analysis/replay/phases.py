@@ -30,7 +30,7 @@ EMBEDDING, CLIP = "embedding-grads-all-reduce", "optimizer-clip-main-grad"
 SEPARATE = "separate-grads-all-reduce"
 _TAIL = ("gc", "layernorm-grads-all-reduce", EMBEDDING)
 COMMUNICATION = frozenset({*SENDS, *RECEIVES, GATHER, SCATTER, *_TAIL[1:], SEPARATE, CLIP})
-KNOWN = COMMUNICATION | {FORWARD, BACKWARD, "gc", "optimizer"}
+PHASES = COMMUNICATION | {FORWARD, BACKWARD, "gc", "optimizer"}
 _LATE_CLOCK_S = -0.01  # a transfer that ends so long before its start is none
 _JITTER_S = 50e-6
 _LONGEST_S = 1e8  # of a step: three years
@@ -86,7 +86,7 @@ class _Step:
 
 def phase_job(trace: PhaseTrace) -> PhaseJob:
     """The job that a trace is of. Raises TraceFormatError."""
-    is_known = pl.col("optype").is_in(list(KNOWN))
+    is_known = pl.col("optype").is_in(list(PHASES))
     left_out = trace.rows.filter(~is_known)["optype"].unique().sort().to_list()
     measured = (
         trace.rows.with_columns(end=pl.col("start_ts") + pl.col("duration"))
@@ -140,7 +140,7 @@ def _ranks(rows: pl.DataFrame) -> dict[int, tuple[int, int]]:
 def _counts(trace: PhaseTrace, rows: pl.DataFrame) -> pl.DataFrame:
     """Phases of a step by stage and optype, the same on all. Raises TraceFormatError."""
     if rows.is_empty():
-        reason = f"none of them is one of replay: {', '.join(sorted(KNOWN))}"
+        reason = f"none of them is one of replay: {', '.join(sorted(PHASES))}"
         raise TraceFormatError(trace.path, "optype", reason)
     stages = rows["stage"].unique().sort().to_list()
     if stages != [*range(len(stages))]:

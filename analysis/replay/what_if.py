@@ -25,7 +25,7 @@ from .graph import Times
 from .phases import GATHER, RECEIVES, SCATTER, SENDS, PhaseJob
 
 Mask = NDArray[np.bool_]  # by node and DP rank, each axis possibly of length one
-Changed = Callable[[Times], Times]  # durations of some steps, from those as they were
+Rescale = Callable[[Times], Times]  # durations of some steps, from those as they were
 
 _PASSES = {
     "forward-pp-comm": (SENDS[0], RECEIVES[0]),
@@ -178,7 +178,7 @@ def trust_notes(row: dict[str, Any], job: PhaseJob) -> list[str]:
     return notes
 
 
-def _lengths(job: PhaseJob, changed: Changed) -> Times:
+def _lengths(job: PhaseJob, changed: Rescale) -> Times:
     """Seconds of each step with changed durations; where they are the same in all, of one step."""
     nodes, steps, peers = job.own_s.shape
     at_once = max(1, _CELLS // (nodes * peers))
@@ -235,7 +235,7 @@ def _of_workers(job: PhaseJob, workers: Iterable[Sequence[int]]) -> Mask:
     return mask
 
 
-def _apply_changes(job: PhaseJob, changes: Sequence[Change]) -> Changed:
+def _apply_changes(job: PhaseJob, changes: Sequence[Change]) -> Rescale:
     """Durations after all changes, numbers on what others left, whichever was written first. Raises
     UsageError."""
     steps = [(one.word, _mask_of(job, one), _value(one)) for one in changes]

@@ -33,7 +33,7 @@ _MOST_LOSS = 1.5  # of what the model says that small sizes take, to tell what l
 _LARGE_BYTES = 32 << 20  # of what a kernel moves, so that its launch does not count
 
 # Kernels of vector cores that read and write each element once.
-_MOVED = """
+_MOVES = """
 select input_shapes, input_dtypes, output_shapes, output_dtypes, count(*) as count,
     cast(sum(dur_ns) as bigint) as total_ns
 from kernels
@@ -43,7 +43,7 @@ group by all
 order by all
 """
 # From one operator to the next on a thread that launches kernels.
-_LAUNCHED = """
+_LAUNCHES = """
 select median(gap_ns) as gap_ns, count(*) as count
 from (
     select operator_start_ns - lag(operator_start_ns) over (
@@ -302,7 +302,7 @@ def _heads(output_shapes: str | None) -> int:
 
 def _memory(con: duckdb.DuckDBPyConnection) -> dict[str, MeasuredConstant]:
     moved, total_ns, count = 0.0, 0.0, 0
-    for row in frame(con, _MOVED).iter_rows(named=True):
+    for row in frame(con, _MOVES).iter_rows(named=True):
         both = [
             *tensors(row["input_shapes"], row["input_dtypes"]),
             *tensors(row["output_shapes"], row["output_dtypes"]),
@@ -329,7 +329,7 @@ def _links(con: duckdb.DuckDBPyConnection) -> dict[str, MeasuredConstant]:
 
 
 def _host(con: duckdb.DuckDBPyConnection) -> dict[str, MeasuredConstant]:
-    ((gap_ns, count),) = frame(con, _LAUNCHED).rows()
+    ((gap_ns, count),) = frame(con, _LAUNCHES).rows()
     if count < _LEAST:
         return {}
     return {"operator_seconds": MeasuredConstant(gap_ns / 1e9, count, "launches")}

@@ -56,7 +56,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Holding:
     """One rank of each stage: the most that was allocated on it while passes were launched, and
     what the halves of its layers keep."""
 
@@ -75,7 +75,7 @@ class Plannable:
     """
 
     job: Ready
-    held: tuple[Held, ...]
+    held: tuple[Holding, ...]
     outside_bytes: tuple[float, ...]
     unused_bytes: tuple[int | None, ...]
 
@@ -98,7 +98,7 @@ def plannable(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Plannable:
     route = measures.made.schedule.routes[0]
     passes = pipeline.passes if pipeline.stages > 1 else _number_passes(pipeline)
     levels, outside, unused = _levels(con, pipeline, job)
-    held = list[Held]()
+    held = list[Holding]()
     for at in range(min(_FULLEST, max(map(len, levels)))):
         ranks = [own[min(at, len(own) - 1)] for own in levels]
         kernels_of_passes = looks(
@@ -111,7 +111,7 @@ def plannable(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Plannable:
                 raise
             continue  # fuller ranks stand for one that recorded less
         if not held or [one.key for one in halves] == [one.key for one in held[0].halves]:
-            held.append(Held(tuple(inside for _, inside in ranks), halves))
+            held.append(Holding(tuple(inside for _, inside in ranks), halves))
     return Plannable(job, tuple(held), outside, unused)
 
 

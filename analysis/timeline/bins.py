@@ -27,7 +27,7 @@ _LENGTHS = (
     "computing_ns", "communication_ns", "overlapped_ns", "exposed_communication_ns", "free_ns",
 )  # fmt: skip
 
-_KEPT = """
+_BINS = """
     select b.rank, b.bin_start_ns - r.moved_ns as bin_ns, computing_ns, communication_ns,
         overlapped_ns, exposed_communication_ns, event_count
     from timeline_bins as b join _ranks as r on r.rank = b.rank and r.level = b.level
@@ -42,7 +42,7 @@ _LIVE = """
         event_count
     from ({events})
     where bin_ns >= {start_ns} and bin_ns < {end_ns}"""
-_SUMMED = """
+_SUMS = """
     select cast(rank as integer) as rank,
         cast((bin_ns - {start_ns}) // {width_ns} as bigint) as place,
         cast(sum(computing_ns) as bigint) as computing_ns,
@@ -161,14 +161,14 @@ def kept_bins(
     if not is_whole:
         inside = f"b.bin_start_ns > {start_ns + min(far_ns) - 1}"
         inside += f" and b.bin_start_ns < {end_ns + max(far_ns)}"
-    bins = _KEPT.format(
+    bins = _BINS.format(
         place=at.place, ranks=of_ranks("b.rank", rows, at),
         least_level=min(moved["level"].to_list()), most_level=max(moved["level"].to_list()),
         inside=inside,
         start_ns=start_ns, end_ns=end_ns,
     )  # fmt: skip
     with_ranks = f"select * from (values {names}) as listed(rank, level, moved_ns)"
-    summed = _SUMMED.format(bins=bins, start_ns=start_ns, width_ns=width_ns)
+    summed = _SUMS.format(bins=bins, start_ns=start_ns, width_ns=width_ns)
     summed_rows = frame(con, f"with _ranks as ({with_ranks}) {summed}")
     spans = _rank_windows(rows, moved["moved_ns"])
     cells = _cells(summed_rows, spans, start_ns, width_ns, columns)
@@ -200,7 +200,7 @@ def live_bins(
     )
     events = "with " + text.replace("{chosen}", condition).replace("{width_ns}", str(width_ns))
     bins = _LIVE.format(events=events, start_ns=start_ns, end_ns=end_ns)
-    summed = frame(con, _SUMMED.format(bins=bins, start_ns=start_ns, width_ns=width_ns))
+    summed = frame(con, _SUMS.format(bins=bins, start_ns=start_ns, width_ns=width_ns))
     cells = _cells(summed, _rank_windows(rows, rows["ahead_ns"]), start_ns, width_ns, columns)
     return Overview(cells, tuple(rows["rank"]), start_ns, end_ns, width_ns, columns, True)
 

@@ -31,7 +31,7 @@ _LAUNCH = """
         cast(api_thread_id as varchar) as api_thread_id
     from launches
     where {place} and rank = ? and device_start_ns = ? and connection_id = ? limit 1"""
-_LAUNCHED = """
+_LAUNCHES = """
     select device_start_ns, target, target_name from launches
     where {place} and rank = ? and {by} between ? and ? and {thread} is not distinct from ?
         and device_start_ns is not null
@@ -85,7 +85,7 @@ def event_details(
     details: dict[str, Any] = {"launch": None, "launched": [], "members": []}
     if kind == "host":
         of = _CALLERS.get(row.get("kind", ""), "api_{0}")
-        query = _LAUNCHED.format(
+        query = _LAUNCHES.format(
             place=at.place, by=of.format("start_ns"), thread=of.format("thread_id")
         )
         parameters = [rank, own, own + max(dur_ns - 1, 0), row.get("thread_id")]

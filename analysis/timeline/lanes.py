@@ -25,10 +25,10 @@ from ..views import open_views
 # Track, start and end.
 Interval = tuple[int, int, int]
 # Track, start, end and row, counted from 0.
-Placed = tuple[int, int, int, int]
+Seat = tuple[int, int, int, int]
 
 
-def flat_lanes(intervals: Iterable[Interval]) -> Iterator[Placed]:
+def flat_lanes(intervals: Iterable[Interval]) -> Iterator[Seat]:
     """The lowest free row of its track for each of some intervals, in order of track and start."""
     seat = _Seats()
     last: Interval | None = None
@@ -38,7 +38,7 @@ def flat_lanes(intervals: Iterable[Interval]) -> Iterator[Placed]:
             last = one
 
 
-def nested_lanes(intervals: Iterable[Interval]) -> Iterator[Placed]:
+def nested_lanes(intervals: Iterable[Interval]) -> Iterator[Seat]:
     """Row 0 for each interval that lies inside or beside all of row 0 so far, else a flat row from
     1 on.
 

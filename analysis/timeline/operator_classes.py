@@ -23,7 +23,7 @@ _PATTERNS = (
         r"|expand|broadcast|tile|pad|fill|zero|ones|viewcopy|tensormove|identity|reshape|stack",
     ),
 )
-_COMPILED = tuple((name, re.compile(pattern)) for name, pattern in _PATTERNS)
+_RULES = tuple((name, re.compile(pattern)) for name, pattern in _PATTERNS)
 _VECTOR_CORES = frozenset({"AI_VECTOR_CORE", "MIX_AIV"})
 
 
@@ -33,7 +33,7 @@ def operator_class(type_: str | None, core: str | None) -> str:
     if flops is not None:
         return "attention" if flops.family == "attention" else "matmul"
     plain = re.sub(r"[^a-z0-9]", "", (type_ or "").lower().removeprefix("aclnn"))
-    for name, pattern in _COMPILED:
+    for name, pattern in _RULES:
         if pattern.search(plain):
             return name
     if core in _VECTOR_CORES:

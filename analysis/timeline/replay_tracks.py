@@ -31,10 +31,10 @@ MOST_OPERATIONS = 3_000_000
 PARTS = (
     "computing", "communication", "exogenous", "task", "host", "launch", "overhead", "gap",
 )  # fmt: skip
-_COUNTED = """
+_COUNTS = """
     select (select count(*) from kernels where {place})
         + (select count(*) from comm_ops where {place})"""
-_NAMED = """
+_NAMES = """
     select name, cast(connection_id as varchar) from {table}
     where {place} and rank = ? and start_ns = ? and dur_ns = ? limit 1"""
 _TABLES = {"stream": "kernels", "group": "comm_ops"}
@@ -72,7 +72,7 @@ def replay_capture(con: duckdb.DuckDBPyConnection, at: Extent) -> ReplayTracks:
 
 
 def _job(con: duckdb.DuckDBPyConnection, at: Extent) -> CaptureJob:
-    ((count,),) = con.execute(_COUNTED.format(place=at.place)).fetchall()
+    ((count,),) = con.execute(_COUNTS.format(place=at.place)).fetchall()
     if count > MOST_OPERATIONS:
         raise CannotAnswer(
             Message(
@@ -139,7 +139,7 @@ def slack_of(
     `event_details` has it. Raises CannotAnswer where a replay knows none."""
     shown_ns = start_ns + _zero(at)
     own = shown_ns + dict(at.ranks["rank", "ahead_ns"].rows()).get(rank, 0)
-    query = _NAMED.format(table=_TABLES[kind], place=at.place)
+    query = _NAMES.format(table=_TABLES[kind], place=at.place)
     named = con.execute(query, [rank, own, dur_ns]).fetchall()
     alike = tracks.slack.filter(pl.col("rank") == rank, pl.col("dur_ns") == dur_ns)
     if not named:

@@ -21,7 +21,7 @@ _ASKED_EACH = 100_000
 _MOST_ROWS = 1 << 16
 _MOST_BYTES = 1 << 20  # of a value
 # Of pragma table_xinfo: 2 and 3 stand for computed columns.
-_STORED = """
+_SCHEMA = """
 select count(*) > 0 and max(x.hidden) = 0
 from sqlite_master as m join pragma_table_xinfo(m.name) as x
 where m.type = 'table' and m.rootpage > 0 and m.name = ? collate nocase
@@ -45,7 +45,7 @@ def ask(
             for number, (table, query) in enumerate(questions):
                 try:
                     is_list = table == "sqlite_master"  # stored always
-                    if is_list or database.execute(_STORED, [table]).fetchone()[0]:
+                    if is_list or database.execute(_SCHEMA, [table]).fetchone()[0]:
                         answers[number] = database.execute(query).fetchmany(_MOST_ROWS)
                 except (sqlite3.Error, MemoryError):
                     continue

@@ -30,7 +30,7 @@ _SMALL_BYTES = 1 << 20
 _LABEL = re.compile(rb'"labels"\s*:\s*"NPU\s*:?\s*(\d{1,4})"')
 _MOST_DEVICES = 1024
 # Roles whose files say of each row which device it is of, where they hold several.
-_TELLING: tuple[Role, ...] = ("step_trace", "iterations", "kernels", "task_time")
+_DEVICE_ROLES: tuple[Role, ...] = ("step_trace", "iterations", "kernels", "task_time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _devices(framework: Framework, files: Files) -> list[int]:
     numbers = {device for _, device in mapped} | _ran(files)
     for group in files.values():
         numbers |= {device for file in group if (device := device_of(file.path)) is not None}
-    for role in _TELLING:
+    for role in _DEVICE_ROLES:
         tables = [file for file in files.get(role, ()) if file.path.endswith(".csv")]
         for file in tables:
             numbers |= _of_table(file, max(_LEAST_LOOKS, _LOOKS // len(tables)))

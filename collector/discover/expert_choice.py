@@ -15,7 +15,7 @@ from pathlib import Path
 from ..model import storable
 from .expert_folders import OPTION, folder_files, joined_files, own_folder
 
-_SHOWN = 3
+_MOST = 3
 
 
 def chosen_folders(
@@ -83,5 +83,5 @@ def nearest_folders(
 
 
 def _names_of(folders: Sequence[Path]) -> str:
-    names = ", ".join(storable(str(folder)) for folder in folders[:_SHOWN])
-    return names + ", ..." * (len(folders) > _SHOWN)
+    names = ", ".join(storable(str(folder)) for folder in folders[:_MOST])
+    return names + ", ..." * (len(folders) > _MOST)

@@ -26,7 +26,7 @@ from npuscope.errors import TraceNotFound
 from ..model import RankSource, SourceFile, storable
 from ..readers.expert_load.load_files import (
     CONFIG,
-    HOOKED,
+    HOOK,
     MAP,
     RULE,
     ExpertFacts,
@@ -93,7 +93,7 @@ def own_folder(path: Path) -> Path | None:
 def holds_counts(folder: Path, names: Iterable[str]) -> bool:
     """Whether a folder with these names in it has a training hook's counts. A file is opened only
     where one is called as the hook's are, in a folder that is not."""
-    hooked = [name for name in names if name.endswith(".jsonl") and HOOKED.fullmatch(name)]
+    hooked = [name for name in names if name.endswith(".jsonl") and HOOK.fullmatch(name)]
     if not hooked or folder.name == FOLDER:
         return bool(hooked)
     for name in sorted(hooked):
@@ -133,7 +133,7 @@ def joined_files(folders: Sequence[Path]) -> tuple[SourceFile, ...] | None:
     files: dict[object, SourceFile] = {}
     for file in (file for folder in folders for file in folder_files(folder)):
         name = Path(file.path).name
-        if not (is_hooked := HOOKED.fullmatch(name)) and not MAP.fullmatch(name):
+        if not (is_hooked := HOOK.fullmatch(name)) and not MAP.fullmatch(name):
             return None
         # Of deployments there is one for all ranks, called as it may be.
         first = files.setdefault(part_of(name) if is_hooked else "map", file)

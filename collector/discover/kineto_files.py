@@ -25,7 +25,7 @@ from ..readers.kineto.head import parse_head, read_beginning, window_ns
 from ..small_files import decompress, open_regular
 from .identity import Identity
 
-_NAMED = re.compile(r".+\.pt\.trace\.json(\.gz)?")
+_NAME = re.compile(r".+\.pt\.trace\.json(\.gz)?")
 # Names that people give to export_chrome_trace. Those of Ascend's exports are roles of their own.
 _JSON = re.compile(r"(?i).+\.json(\.gz)?")
 _MAYBE = re.compile(r"(?i).*(trace|kineto|rank).*\.json(\.gz)?")
@@ -56,7 +56,7 @@ def look_into(path: Path) -> list[tuple[SourceFile, Identity]] | str:
 
     A pipe is not opened: that could wait for ever.
     """
-    is_named = _NAMED.fullmatch(path.name) is not None
+    is_named = _NAME.fullmatch(path.name) is not None
     try:
         state = path.stat()
         if not stat.S_ISREG(state.st_mode):

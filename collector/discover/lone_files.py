@@ -42,7 +42,7 @@ _TABLES: tuple[tuple[frozenset[str], Role], ...] = (
     (frozenset({"component", "total allocated(mb)"}), "memory_record"),
     (frozenset({"component", "total reserved(mb)"}), "module_memory"),
 )
-_MEASURED = re.compile(rb'"\d{1,9}"\s*:\s*\{\s*"Communication Time Info"')
+_COMM_TIME = re.compile(rb'"\d{1,9}"\s*:\s*\{\s*"Communication Time Info"')
 _OF_PYTORCH = re.compile(rb'"(Python|cpu_op|python_function)"|ProfilerStep#')
 _BETWEEN_RANKS = re.compile(rb'"\d{1,9}-\d{1,9}"\s*:\s*\{')
 # What is no profile, though it stands beside some: a mark in it, and what to do.
@@ -63,10 +63,10 @@ _BESIDE: tuple[tuple[re.Pattern[bytes], str], ...] = (
     ),
 )  # fmt: skip
 # What folders in one file begin with.
-_PACKED = re.compile(
+_ARCHIVE = re.compile(
     rb"PK\x03\x04|7z\xbc\xaf|Rar!|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|.{257}ustar", re.DOTALL
 )
-_KNOWN = (
+_FORMATS = (
     "a profiler's database, trace_view.json, msprof_*.json, a Kineto trace, a profiler's CSV or"
     " communication JSON, results of msprof-analyze, or a .duckdb export"
 )
@@ -110,14 +110,14 @@ def look_at(path: Path) -> LoneFile:
     for mark, words in _BESIDE if head.lstrip().startswith(b"{") else ():
         if mark.search(head):
             raise TraceNotFound(f"{path}: {words}")
-    if _PACKED.match(head):
+    if _ARCHIVE.match(head):
         raise TraceNotFound(f"{path}: a packed file: unpack it, then give what was in it")
     if head.startswith(b"PAR1"):
         raise TraceNotFound(
             f"{path}: a Parquet file is no profile: of a phase-level trace ask `npuscope whatif`"
         )
     raise TraceNotFound(
-        f"{path}: not a profile by its content: give {_KNOWN}; training logs go with --train-log"
+        f"{path}: not a profile by its content: give {_FORMATS}; training logs go with --train-log"
     )
 
 
@@ -129,7 +129,7 @@ def _kind(path: Path, head: bytes) -> tuple[Framework, Role] | None:
         return _of_table(first)
     if parse_head(head).is_kineto:
         return "kineto", "kineto"
-    if _MEASURED.search(head):
+    if _COMM_TIME.search(head):
         return "msprof_analyze", "cluster_output"
     if b'"Communication Time Info"' in head or b'"Communication Bandwidth Info"' in head:
         return "pytorch", "communication"

@@ -37,7 +37,7 @@ from .identity import Identity, identify
 from .msprof_layout import names_in
 from .numbering import with_ranks
 from .roles import EXPORTS, role_of
-from .unread_files import PACKED
+from .unread_files import ARCHIVE
 
 OUTPUT_FOLDER = "ASCEND_PROFILER_OUTPUT"
 
@@ -46,11 +46,11 @@ _PROF_FOLDER = re.compile(r"PROF_.+")
 _PACKED_PROFILE = re.compile(r".*_ascend_(pt|ms)\.|PROF_[^.]+\.")
 # Dumped arguments, hidden folders: never a profile's export. Raw data and logs lie inside profile
 # folders, which are not searched further.
-_SKIPPED = re.compile(r".*_op_arg|\..*")
+_SKIP = re.compile(r".*_op_arg|\..*")
 _RANK_DB = re.compile(r"_profiler_(\d{1,9})\.db$")
 _KERNEL_TABLE = re.compile(r"kernel_details(_\d{1,9})?\.csv$")
 # Folders looked into at once: on network storage each look is a chain of waits.
-_LOOKING = 8
+_WORKERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Findings:
     load_folders: tuple[str, ...] = ()
 
 
-Seen = tuple[list[Profile], list[Problem]]
+Finds = tuple[list[Profile], list[Problem]]
 Place = TypeVar("Place", Path, tuple[Path, Framework])
 
 
@@ -121,7 +121,7 @@ def search(path: Path) -> Findings:
     results: list[Path] = []
     loads: list[Path] = []
     places = _profile_folders(path, problems, results, loads)
-    with ThreadPoolExecutor(_LOOKING) as threads:
+    with ThreadPoolExecutor(_WORKERS) as threads:
         for findings, unusable in threads.map(_guard(_look_into), places):
             profiles += findings
             problems += unusable
@@ -130,7 +130,7 @@ def search(path: Path) -> Findings:
                 profiles += findings
                 problems += unusable
     if not profiles and not problems:
-        if packed := next((name for name in names_in(path) if PACKED.fullmatch(name)), None):
+        if packed := next((name for name in names_in(path) if ARCHIVE.fullmatch(name)), None):
             raise TraceNotFound(
                 f"{path}: no profile here or below, but {packed}: unpack it, then give the folder"
             )
@@ -150,7 +150,7 @@ def lone_loads(path: Path) -> tuple[Path, ...]:
     return ()
 
 
-def _look_into(place: tuple[Path, Framework]) -> Seen:
+def _look_into(place: tuple[Path, Framework]) -> Finds:
     folder, framework = place
     if framework == "kineto":
         look = kineto_files.look_into(folder)
@@ -197,11 +197,11 @@ def _of_file(path: Path) -> Findings:
     return Findings(tuple(profiles), ())
 
 
-def _guard(look: Callable[[Place], Seen]) -> Callable[[Place], Seen]:
+def _guard(look: Callable[[Place], Finds]) -> Callable[[Place], Finds]:
     """A way to look at a place that makes a problem of whatever goes wrong: one profile that nobody
     foresaw must not hide the others."""
 
-    def guarded(place: Place) -> Seen:
+    def guarded(place: Place) -> Finds:
         try:
             return look(place)
         except Exception as error:
@@ -211,7 +211,7 @@ def _guard(look: Callable[[Place], Seen]) -> Callable[[Place], Seen]:
     return guarded
 
 
-def _of_results(folder: Path) -> Seen:
+def _of_results(folder: Path) -> Finds:
     """A profile for each rank that results of msprof-analyze are about."""
     output = cluster_outputs.look_at(folder)
     problems = [Problem(output.folder, output.problem)] if output.problem else []
@@ -302,12 +302,12 @@ def _profile_folders(
             problems.append(Problem(str(folder / flat[0]), what))
         problems += [
             Problem(str(folder / packed), "packed, not read: unpack it")
-            for packed in filter(PACKED.fullmatch, names)
+            for packed in filter(ARCHIVE.fullmatch, names)
             if _PACKED_PROFILE.match(packed) and packed.split(".")[0] not in names
         ]
         for child in children:
             try:
-                if child.is_dir() and not (folder != start and _SKIPPED.fullmatch(child.name)):
+                if child.is_dir() and not (folder != start and _SKIP.fullmatch(child.name)):
                     pending.append(Path(child.path).resolve())
                 elif child.is_symlink() and (lost := _lost_profile(child.path)):
                     problems.append(lost)

@@ -25,12 +25,12 @@ _ENTRIES_AT_MOST = 500_000
 _RAW = "raw data, the input of analyse()"
 _NO_RANK = "no rank was read from it: not selected, or incomplete"
 _OTHERS = "not a profiler file known to this version"
-_COMPUTED = "not needed: the same figures are computed from single events"
+_FROM_EVENTS = "not needed: the same figures are computed from single events"
 _NOT_YET = "known, but not read by this version"
-_GIVEN = "read where their folder is given: ingest with --expert-load DIR"
+_BY_OPTION = "read where their folder is given: ingest with --expert-load DIR"
 
 # Names of folders in one file.
-PACKED = re.compile(r".*\.(zip|7z|rar|tar|tgz|tar\.\w+)", re.I)
+ARCHIVE = re.compile(r".*\.(zip|7z|rar|tar|tgz|tar\.\w+)", re.I)
 # What a folder's name says, with its parent's: then nothing inside it is looked at.
 _FOLDERS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
     (re.compile(pattern), label, why)
@@ -45,16 +45,16 @@ _FOLDERS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
 _FILES: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
     (re.compile(pattern), label, why)
     for pattern, label, why in (
-        (r"(op|api|communication|hccl)_statistic.*\.csv", "*_statistic*.csv", _COMPUTED),
-        (r"(step_trace|task_time).*\.csv", "", _COMPUTED),
+        (r"(op|api|communication|hccl)_statistic.*\.csv", "*_statistic*.csv", _FROM_EVENTS),
+        (r"(step_trace|task_time).*\.csv", "", _FROM_EVENTS),
         (r"operator_details.*\.csv", "", "not needed: the timeline has its operators with times"),
         (r"(l2_cache|soc_pmu|data_preprocess|aicpu|fusion_op|static_op_mem).*\.csv", "", _NOT_YET),
         (r"(nic|roce|hccs|pcie|llc|ddr|hbm|sys_mem|host|npu_mem).*\.csv", "", _NOT_YET),
         (r"(prefill|decode)_.*\.csv", "decode_*.csv, prefill_*.csv",
-         f"expert loads: {_GIVEN}"),
-        (r"rank_?\d+(\.\d+)?\.jsonl", "rank*.jsonl", f"expert loads: {_GIVEN}"),
+         f"expert loads: {_BY_OPTION}"),
+        (r"rank_?\d+(\.\d+)?\.jsonl", "rank*.jsonl", f"expert loads: {_BY_OPTION}"),
         (r".*_global_deployment\.json|model_gen_config\.json|expert_map.*\.json",
-         "expert placement", f"expert placement: {_GIVEN}"),
+         "expert placement", f"expert placement: {_BY_OPTION}"),
         (r"(hccl|task_time)_.*\.json", "", "not needed: msprof_*.json has the same slices"),
         (r"(step_trace|msprof_tx|thread_group)_.*\.json", "", _NOT_YET),
         (r"msmonitor_.*\.db", "msmonitor_*.db", f"a database of msMonitor: {_NOT_YET}"),
@@ -66,14 +66,14 @@ _FILES: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
         (r"dataset\.csv|minddata_.*", "", f"MindData's pipeline: {_NOT_YET}"),
         (r"(start|end)_info.*|.*\.done|info\.json.*|.*\.log", "markers and logs",
          "logs of the analysis"),
-        (PACKED.pattern, "", "packed: what is in it is read once unpacked"),
+        (ARCHIVE.pattern, "", "packed: what is in it is read once unpacked"),
         (r"truth\.json", "", "ground truth of a generated sample"),
     )
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadFile:
     """Files or folders of one kind that nothing was read from; `example` is one of them."""
 
     what: str
@@ -83,7 +83,7 @@ class Unread:
     example: str
 
 
-def unread(path: Path, sources: Iterable[str], problems: Iterable[str] = ()) -> list[Unread]:
+def unread(path: Path, sources: Iterable[str], problems: Iterable[str] = ()) -> list[UnreadFile]:
     """What lies below `path` beside the files in `sources` that ranks were read from, by kind.
 
     Places in `problems` are told elsewhere and left out. Sizes are those of files; of folders that
@@ -101,7 +101,7 @@ def unread(path: Path, sources: Iterable[str], problems: Iterable[str] = ()) -> 
         sizes = [size for _, size in entries]
         total = None if None in sizes else sum(size for size in sizes if size is not None)
         entries_here.append(
-            Unread(what, why, len(entries), total, min(entry for entry, _ in entries))
+            UnreadFile(what, why, len(entries), total, min(entry for entry, _ in entries))
         )
     return sorted(entries_here, key=lambda one: (one.why, one.what))
 

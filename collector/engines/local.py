@@ -21,7 +21,7 @@ from .processes import LostWorker, Processes
 
 # Below this, starting processes costs more than it saves.
 _SMALL_BYTES = 48 << 20
-_DIED = "its reading process died (out of memory?): try again with --jobs 1 or less --memory"
+_DEATH = "its reading process died (out of memory?): try again with --jobs 1 or less --memory"
 
 
 def local_engine(jobs: int | None) -> Engine:
@@ -109,4 +109,4 @@ def _map_in_processes(
 
 
 def _lost(task: RankTask, lost: LostWorker) -> RankOutcome:
-    return lost_rank(task, over_time(lost.limit_s) if lost.limit_s else _DIED)
+    return lost_rank(task, over_time(lost.limit_s) if lost.limit_s else _DEATH)

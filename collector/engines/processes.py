@@ -44,7 +44,7 @@ _TELLS_EACH_S = 0.1
 _ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=1000"}
 
 # What is set aside while a process starts belongs to all threads: one of them at a time.
-_starting = threading.Lock()
+_start_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class Processes(Generic[Task, Result]):
                 return worker
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        with _starting, _without_script(), _allocator_set():
+        with _start_lock, _without_script(), _allocator_set():
             process = context.Process(
                 target=_serve, args=(self._function, theirs, self._advance is not None)
             )

@@ -9,7 +9,7 @@ from ..model import RankSource
 from ..store.manifest import Manifest
 from .digests import is_same
 
-_SHOWN = 3
+_MOST = 3
 
 
 def changed_files(source: RankSource) -> dict[str, str]:
@@ -56,8 +56,8 @@ def worse_than(before: Manifest | None, now: Manifest) -> str | None:
         damaged.update(dict.fromkeys(gone, "is gone since it was read"))
     if not damaged:
         return None
-    files = "; ".join(f"{Path(path).name}: {why}" for path, why in list(damaged.items())[:_SHOWN])
-    lost = f", as rows would be missing from {', '.join(fewer[:_SHOWN])}" if fewer else ""
+    files = "; ".join(f"{Path(path).name}: {why}" for path, why in list(damaged.items())[:_MOST])
+    lost = f", as rows would be missing from {', '.join(fewer[:_MOST])}" if fewer else ""
     return (
         f"{files}. The previous data is kept{lost}: repair the files or bring them back, or"
         " read them as they are with --force"

@@ -36,7 +36,7 @@ from ..step_segments import cut_steps
 from ..wall_clock import EPOCH_FROM_NS
 
 # What torch_npu and MindSpore call a folder that nobody named: host, process, time.
-_UNNAMED = re.compile(r"(.+)_\d{1,10}_(?:\d{14}|\d{17})_ascend_(?:pt|ms)")
+_DEFAULT_NAME = re.compile(r"(.+)_\d{1,10}_(?:\d{14}|\d{17})_ascend_(?:pt|ms)")
 
 
 def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> None:
@@ -93,7 +93,7 @@ _PLACES = {
     "comm_ops": "device_id, stream_id, group_hash, name, start_ns, dur_ns",
 }
 # What HCCL measured, and what a row must know for an equal one to be the same.
-_MEASURED = {"comm_times": "start_ns", "comm_matrix": "size_bytes"}
+_MEASURES = {"comm_times": "start_ns", "comm_matrix": "size_bytes"}
 
 
 def _tell_repeats(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
@@ -117,7 +117,7 @@ def _tell_repeats(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
                 table=table,
                 count=int(count),
             )
-    for table, tables_of in _MEASURED.items():
+    for table, tables_of in _MEASURES.items():
         if is_empty(con, table):
             continue
         rows = f"from {table} where {tables_of} is not null"
@@ -202,7 +202,7 @@ def _describe(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) 
             union all select min(start_ns) from comm_times)
     """,
     )
-    unnamed = _UNNAMED.fullmatch(Path(source.root).name)
+    unnamed = _DEFAULT_NAME.fullmatch(Path(source.root).name)
     host = unnamed[1] if unnamed and not scalar(con, "select host_name from ranks") else None
     if host is not None:
         log.rules["host_name"] = "the folder's name"
@@ -239,7 +239,7 @@ _TOLERANCE_NS = 1_000
 _TOLERANCE_RATIO = 1e-4
 
 # Per step with one row in the producer's table: what it says, and the kernels' durations.
-_COUNTED = """
+_COUNTS = """
     select step, told_ns, coalesce(sum(dur_ns), 0) as kernels_ns
     from (select step, any_value(computing_ns) as told_ns from profiler_steps
           group by step having count(*) = 1 and told_ns is not null)
@@ -248,7 +248,7 @@ _COUNTED = """
     group by all
 """
 # The same of some steps, where kernels run at once: the length of their union.
-_UNITED = """
+_UNION = """
     with ordered as (
         select step, start_ns, start_ns + dur_ns as end_ns, max(start_ns + dur_ns) over (
             partition by step order by start_ns rows between unbounded preceding and 1 preceding
@@ -297,9 +297,9 @@ def _compare_sums(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadL
         return
     if not scalar(con, "select count(step) from kernels"):
         return
-    counted = [row for row in run(con, _COUNTED).fetchall() if _differ(*row[1:])]
+    counted = [row for row in run(con, _COUNTS).fetchall() if _differ(*row[1:])]
     longer = [step for step, told_ns, kernels_ns in counted if kernels_ns > told_ns]
-    united = dict(run(con, _UNITED, [longer]).fetchall()) if longer else {}
+    united = dict(run(con, _UNION, [longer]).fetchall()) if longer else {}
     triples = [(step, told_ns, united.get(step, own_ns)) for step, told_ns, own_ns in counted]
     differing = [row for row in triples if _differ(*row[1:])]
     if differing:
@@ -333,7 +333,7 @@ _TIMES = {
     "operator_memory": ("coalesce(allocated_at_ns, 0)", f"coalesce(released_at_ns, {2**63 - 1})"),
 }  # fmt: skip
 # Tables with a step, for steps that were seen in any of them.
-STEPPED = ("steps", "kernels", "comm_ops", "profiler_steps", "comm_times")
+BY_STEP = ("steps", "kernels", "comm_ops", "profiler_steps", "comm_times")
 # What counts in a breakdown: an interval with a length.
 _COMPUTE = "is_compute and dur_ns > 0 and start_ns is not null"
 _OPERATION = "dur_ns > 0 and start_ns is not null"
@@ -354,7 +354,7 @@ def keep_steps(con: duckdb.DuckDBPyConnection, steps: Spans, log: ReadLog) -> No
     Warns where the rank has none of them.
     """
     condition = " or ".join(f"step between {first} and {last}" for first, last in steps)
-    everywhere = " union ".join(f"select step from {table}" for table in STEPPED)
+    everywhere = " union ".join(f"select step from {table}" for table in BY_STEP)
     present = [step for (step,) in run(con, f"{everywhere} order by 1").fetchall()]
     steps_here = [
         step for (step,) in con.execute(

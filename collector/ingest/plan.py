@@ -39,7 +39,7 @@ from .digests import digest_now
 from .read_rank import RankTask
 from .shards import Shard, share_of
 
-_ASKED = "asked.json"
+_REQUEST = "asked.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def make_plan(
 
 def remember(store: Path, run: str, path: Path, selection: Selection) -> None:
     """Note what was asked for of the profiles below `path`."""
-    file = store / folder_name("run", run) / _ASKED
+    file = store / folder_name("run", run) / _REQUEST
     with handle(file.parent, make=True):
         pass
     root = storable(str(path.resolve()))
@@ -176,7 +176,7 @@ def remember(store: Path, run: str, path: Path, selection: Selection) -> None:
 
 
 def _earlier_selection(store: Path, run: str, path: Path) -> Selection:
-    selections = _all_remembered(store / folder_name("run", run) / _ASKED)
+    selections = _all_remembered(store / folder_name("run", run) / _REQUEST)
     return selections.get(storable(str(path.resolve())), Selection())
 
 

@@ -30,12 +30,12 @@ from ..readers import unverified_forms
 from ..readers.metadata.thread_nodes import fill_thread_nodes
 from ..readers.text.device_rows import tables_without_device
 from ..readers.trust import (
-    COMPLETED,
     FILE_BY_FILE,
     KINETO,
     MAIN_DB,
     READERS,
     SHARED,
+    SUPPLEMENTS,
     TIMELINE,
     TRACE,
     Advance,
@@ -322,7 +322,7 @@ def _run_readers(
         sizes = (file.size_bytes for role in present for file in source.files[role])
         size = sum(sizes) // source.shared_by
         tables_of = fillable & tables if present else frozenset()
-        wanted = tables_of - (filled - SHARED - COMPLETED)
+        wanted = tables_of - (filled - SHARED - SUPPLEMENTS)
         if reader == MAIN_DB and not has_steps(source) and "trace" in source.files:
             wanted -= {"host_ops"}
         if not wanted or _is_spared(con, source, reader, wanted):

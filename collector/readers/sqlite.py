@@ -41,11 +41,9 @@ BATCH_ROWS = 32_768
 _MAGIC = b"SQLite format 3\x00"
 _LOGS = ("-wal", "-journal")
 
-_TRIMMED = "trim({0}, ' ' || char(9, 10, 13))"
+_TRIM = "trim({0}, ' ' || char(9, 10, 13))"
 # Of `7.0`, which a table that was numbers once has as text, the zeros say nothing.
-_WHOLE = (
-    f"case when instr({_TRIMMED}, '.0') then rtrim(rtrim({_TRIMMED}, '0'), '.') else {_TRIMMED} end"
-)
+_WHOLE = f"case when instr({_TRIM}, '.0') then rtrim(rtrim({_TRIM}, '0'), '.') else {_TRIM} end"
 # A value of another kind than asked for is unknown, not zero as SQLite's own cast would have it.
 _CASTS: dict[SqlType, str] = {
     "integer": (
@@ -56,8 +54,8 @@ _CASTS: dict[SqlType, str] = {
     ),
     "real": (
         "case typeof({0}) when 'real' then {0} when 'integer' then cast({0} as real)"
-        f" when 'text' then case when {_TRIMMED} glob '[-+.0-9]*'"
-        f" and not {_TRIMMED} glob '*[^-+.0-9eE]*' then cast({_TRIMMED} as real) end end"
+        f" when 'text' then case when {_TRIM} glob '[-+.0-9]*'"
+        f" and not {_TRIM} glob '*[^-+.0-9eE]*' then cast({_TRIM} as real) end end"
     ),
     "text": "cast({0} as text)",
 }
@@ -68,7 +66,7 @@ _ARROW: dict[SqlType, pa.DataType] = {
 
 
 # Of pragma table_xinfo: 2 and 3 stand for computed columns.
-_COMPUTED = "exists (select 1 from pragma_table_xinfo(m.name) x where x.hidden >= 2)"
+_GENERATED = "exists (select 1 from pragma_table_xinfo(m.name) x where x.hidden >= 2)"
 
 
 @dataclass(slots=True)
@@ -338,7 +336,7 @@ def _tables(file: SqliteFile) -> dict[str, dict[str, str]]:
     rest = (
         "from sqlite_master m join pragma_table_info(m.name) p"
         " where m.type = 'table' and m.rootpage > 0 and m.name not like 'sqlite\\_%' escape '\\'"
-        f" and not {_COMPUTED}"
+        f" and not {_GENERATED}"
     )
     for row in file.select(columns, rest).read_all().to_pylist():
         tables.setdefault(row["table"], {})[row["column"]] = row["type"]
@@ -350,7 +348,7 @@ def _views(file: SqliteFile) -> dict[str, str]:
     columns: dict[str, tuple[SqlType, str]] = {"name": ("text", "m.name")}
     view = "m.type = 'view' or m.type = 'table' and coalesce(m.rootpage, 0) <= 0"
     views = dict.fromkeys(_names(file, columns, view), "is a view and no table")
-    computed = _names(file, columns, f"m.type = 'table' and {_COMPUTED}")
+    computed = _names(file, columns, f"m.type = 'table' and {_GENERATED}")
     return views | dict.fromkeys(computed, "has computed columns")
 
 

@@ -103,7 +103,7 @@ FILE_BY_FILE = (_HCCL, _MEMORY)
 # Tables that more than one reader adds to.
 SHARED = frozenset({"ranks", "groups"})
 # Tables to which a later reader adds kinds of rows that an earlier one has none of.
-COMPLETED = frozenset({"memory"})
+SUPPLEMENTS = frozenset({"memory"})
 
 
 def has_steps(source: RankSource) -> bool:

@@ -22,7 +22,7 @@ from ..small_files import read_small
 from .folder_handles import below, children, delete, handle, make_private
 from .folder_handles import cache_folder as cache_folder
 from .manifest import MARKER, is_store, manifests, write_atomically
-from .mirror import SOURCE, USED
+from .mirror import SOURCE, USE_MARK
 from .sweep import size_bytes
 
 LIMIT_BYTES = 20 << 30
@@ -61,7 +61,7 @@ def remember_use(store: Path, source: Path) -> None:
     with contextlib.suppress(OSError):
         make_private(store)
         write_atomically(store / SOURCE, storable(str(source.resolve())).encode())
-        write_atomically(store / USED, str(time.time()).encode())
+        write_atomically(store / USE_MARK, str(time.time()).encode())
 
 
 def cached_stores() -> list[CachedStore]:
@@ -84,7 +84,7 @@ def _cached_store(path: Path) -> CachedStore:
         source=_read(path / SOURCE) or "unknown",
         ranks=len(manifests(path)),
         size_bytes=size_bytes(path),
-        used_at=_seconds(_read(path / USED)),
+        used_at=_seconds(_read(path / USE_MARK)),
     )
 
 

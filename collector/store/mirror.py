@@ -42,7 +42,7 @@ from .folder_handles import (
 )
 
 SOURCE = "npuscope-source.txt"
-USED = "npuscope-used.txt"
+USE_MARK = "npuscope-used.txt"
 TAGS = "npuscope-tags.json"
 _LOCK = "npuscope-lock"
 _CAPTURE = r"run=[^/\0]+/capture=[^/\0]+"
@@ -71,7 +71,7 @@ def local(path: Path) -> Path:
         make_private(root.parent)
         make_private(root)
         write_whole(root / SOURCE, url.encode(), _temporary())
-        write_whole(root / USED, str(time.time()).encode(), _temporary())
+        write_whole(root / USE_MARK, str(time.time()).encode(), _temporary())
     except OSError as error:
         raise StoreError(
             f"{url}: its files cannot be kept in {root} ({error.strerror}): set XDG_CACHE_HOME to a"

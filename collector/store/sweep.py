@@ -46,7 +46,7 @@ from .manifest import (
 from .store import touch_files, version
 
 _GENERATION = re.compile(r"\d{8}T\d{6}-[0-9a-f]{12}")
-_MERGED = re.compile(rf"({COMPACT_FOLDER}|{BATCH_FOLDER}){_GENERATION.pattern}")
+_GENERATION_FOLDER = re.compile(rf"({COMPACT_FOLDER}|{BATCH_FOLDER}){_GENERATION.pattern}")
 _OURS = re.compile(rf"[a-z][a-z0-9_]*([.-][A-Za-z0-9_-]+)?\.parquet|{re.escape(LISTING)}")
 
 
@@ -69,7 +69,7 @@ def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:
         merged = _merged_files(capture)
         copied = _copied_files(capture)
         still = partial(_is_merged, capture)
-        freed += _sweep(capture, _MERGED, now, grace_s, needed=merged, still=still)
+        freed += _sweep(capture, _GENERATION_FOLDER, now, grace_s, needed=merged, still=still)
         for rank in children(capture, "rank="):
             own = copied.get(rank.name, set())
             # A rank's generation may be published between our look and our deleting.

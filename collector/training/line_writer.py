@@ -24,7 +24,7 @@ from typing import Any
 
 from .guard import warn
 
-_HELD = (errno.EWOULDBLOCK, errno.EACCES)
+_LOCK_ERRORS = (errno.EWOULDBLOCK, errno.EACCES)
 # Files this process writes: its own locks do not keep it from opening one twice.
 _OURS: set[Path] = set()
 
@@ -148,7 +148,7 @@ class LineWriter:
             # Not flock: processes forked out of a job that was killed would go on holding it.
             fcntl.lockf(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno in _HELD:
+            if error.errno in _LOCK_ERRORS:
                 os.close(opened)
                 raise RuntimeError(f"{self.part} is being written by another process") from None
             # A file system without locks: then there is none.

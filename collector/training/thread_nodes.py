@@ -44,14 +44,14 @@ class ThreadNodes:
 
     def __init__(self, nodes: Mapping[int, int], device: int | None = None) -> None:
         self.cpu_ns = 0  # what reading has cost so far
-        self._nodes, self._device_node = nodes, None if device is None else _ASKED.get(device)
+        self._nodes, self._device_node = nodes, None if device is None else _ANSWERS.get(device)
         self._samples: dict[int, list[tuple[int, int]]] = {}
         self._files: dict[int, int] = {}
         self._start_ns, self._began = time.time_ns(), time.monotonic()
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="npuscope-nodes", daemon=True)
         self._thread.start()
-        if device is not None and device not in _ASKED:
+        if device is not None and device not in _ANSWERS:
             threading.Thread(target=self._ask, args=(device,), name="npuscope-smi",
                              daemon=True).start()  # fmt: skip
 
@@ -83,9 +83,9 @@ class ThreadNodes:
 
     def _ask(self, device: int) -> None:
         try:
-            _ASKED[device] = self._device_node = _device_node(device, self._nodes)
+            _ANSWERS[device] = self._device_node = _device_node(device, self._nodes)
         except Exception as error:
-            _ASKED[device] = None
+            _ANSWERS[device] = None
             warn(f"the device's NUMA node is not known: {str(error) or type(error).__name__}")
 
     def _run(self) -> None:
@@ -142,7 +142,7 @@ class ThreadNodes:
 
 
 # Nodes of devices that npu-smi was asked for, once in a process.
-_ASKED: dict[int, int | None] = {}
+_ANSWERS: dict[int, int | None] = {}
 
 
 def thread_nodes_here() -> ThreadNodes | None:

@@ -172,7 +172,7 @@ def _is_below(place: str, folder: str) -> bool:
 
 
 READY = "READY.json"
-_DONE = "analyse.done"
+_MARKER = "analyse.done"
 _PROFILE = re.compile(r".*_ascend_(pt|ms)")
 _INFO = re.compile(r"profiler_info(_\d+)?\.json")
 # Raw data lies deep and holds no profile's folder.
@@ -211,7 +211,7 @@ class _Look:
     def output(self) -> list[str]:
         """What analysis wrote, its end mark apart."""
         inside = [name for name in self.sizes if name.startswith(f"{OUTPUT_FOLDER}/")]
-        return [name for name in inside if name != f"{OUTPUT_FOLDER}/{_DONE}"]
+        return [name for name in inside if name != f"{OUTPUT_FOLDER}/{_MARKER}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,11 +305,11 @@ def judge(look: _Look, *, is_quiet: bool, has_changed: bool = False) -> Verdict:
                 return Verdict("broken" if is_quiet else "waiting", missing)
             if is_of_output and not has_changed:
                 return verdict
-    is_done = f"{OUTPUT_FOLDER}/{_DONE}" in look.sizes
+    is_done = f"{OUTPUT_FOLDER}/{_MARKER}" in look.sizes
     if not look.output:
         if is_done:
             why = "analysis ended without results: see its log, then run analyse() again"
-            return Verdict("broken", f"{OUTPUT_FOLDER} holds nothing but {_DONE}: {why}")
+            return Verdict("broken", f"{OUTPUT_FOLDER} holds nothing but {_MARKER}: {why}")
         if verdict.rank is not None or is_quiet:
             analyse = f'torch_npu.profiler.profiler.analyse("{folder}")'
             return Verdict("waiting", f"raw data only: run {analyse} on a host with CANN")
@@ -322,7 +322,7 @@ def judge(look: _Look, *, is_quiet: bool, has_changed: bool = False) -> Verdict:
         return verdict
     return Verdict(
         "waiting",
-        f"no end mark ({READY}, {_DONE} or profiler_info_*.json), so it may be incomplete;"
+        f"no end mark ({READY}, {_MARKER} or profiler_info_*.json), so it may be incomplete;"
         " `npuscope ingest` reads it anyway",
     )
 

@@ -39,7 +39,7 @@ from .join_tables import exchange, staging
 from .loads import LoadTask, files_of, load_folders, loads_of
 from .options import Options
 from .rounds import Watch, disk_is_full
-from .work import Done, why_lost
+from .work import Outcome, why_lost
 
 # The share of time that following may take.
 _SHARE = 0.1
@@ -129,7 +129,7 @@ def _follow_loads(watch: Watch, followed: Progress, folders: tuple[Path, ...], n
     took_s = 0.0
     for _, done in watch.processes.map([task], watch.go_on, watch.ends):
         error = why_lost(done) if isinstance(done, LostWorker) else None
-        if isinstance(done, Done):
+        if isinstance(done, Outcome):
             error, took_s = done.error, done.seconds  # without the start of a process
             if done.out_of_space:
                 disk_is_full(watch)

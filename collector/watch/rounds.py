@@ -29,7 +29,7 @@ from .folders import FinishedProfile, Folder, Folders, look_around
 from .options import Hooks, Options
 from .plan_ranks import make_plan
 from .watch_state import QuarantinedProfile, Waiting, WatchState, write_watch_state
-from .work import CompareTask, Contents, Done, LookTask, ReadTask, Result, Task, why_lost
+from .work import CompareTask, Contents, LookTask, Outcome, ReadTask, Result, Task, why_lost
 
 # While many ranks are read, what is done so far is shown as often.
 _SHOW_EACH_S = 2.0
@@ -251,15 +251,15 @@ def compare_round(watch: Watch) -> None:
     for task, done in watch.processes.map(due, watch.go_on, watch.ends):
         assert isinstance(task, CompareTask)
         key = (task.run, task.capture)
-        if isinstance(done, Done) and done.out_of_space:
+        if isinstance(done, Outcome) and done.out_of_space:
             disk_is_full(watch)
             continue
         watch.joined.pop(key, None)
         error = why_lost(done) if isinstance(done, LostWorker) else None
-        error = done.error if isinstance(done, Done) else error
+        error = done.error if isinstance(done, Outcome) else error
         if error is None:
             disk_has_room(watch)
-            assert isinstance(done, Done)
+            assert isinstance(done, Outcome)
             watch.handed.tell(
                 f"compared the ranks of {task.capture} (run {task.run}): {done.seconds:.1f} s"
             )

@@ -22,7 +22,7 @@ from .loads import LoadTask, join_loads
 # Bring the results over all ranks of a capture up to date: (store, run, capture).
 Compare = Callable[[Path, str, str], None]
 
-_DIED = "its reading process died (out of memory?)"
+_DEATH = "its reading process died (out of memory?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class CompareTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Outcome:
     """What became of a task that reads no rank; `error` is None where it went well."""
 
     error: str | None
@@ -68,7 +68,7 @@ class Contents:
 
 
 Task = ReadTask | CompareTask | LoadTask | LookTask
-Result = RankOutcome | Done | Contents
+Result = RankOutcome | Outcome | Contents
 
 _LOOK_S = 60.0
 _OTHERS_S = 600.0
@@ -85,7 +85,7 @@ def limit_s(task: Task) -> float | None:
 
 def why_lost(lost: LostWorker) -> str:
     """Why nothing came of a task."""
-    return over_time(lost.limit_s) if lost.limit_s else _DIED
+    return over_time(lost.limit_s) if lost.limit_s else _DEATH
 
 
 def work(
@@ -104,8 +104,8 @@ def work(
             compare(Path(task.store), task.run, task.capture)
     except Exception as error:  # one that nobody foresaw must not end the watching
         why = error_line(error, task.store)
-        return Done(why, is_out_of_space(error), time.monotonic() - began)
-    return Done(None, False, time.monotonic() - began)
+        return Outcome(why, is_out_of_space(error), time.monotonic() - began)
+    return Outcome(None, False, time.monotonic() - began)
 
 
 def _look(task: LookTask) -> Contents:

@@ -25,10 +25,10 @@ from .plain_text import plain
 MANY_OPERATIONS = 500_000
 HEAD_START_S = 3.0
 _POLL_S = 1.0
-_REMEMBERED = 64
+_MEMORY = 64
 
 Key = tuple[str, str, str, tuple[tuple[str, Any], ...]]
-_asked: dict[Key, Future[None]] = {}
+_requests: dict[Key, Future[None]] = {}
 _guard = threading.Lock()
 _worker = ThreadPoolExecutor(1, thread_name_prefix="aside")
 
@@ -49,15 +49,15 @@ def is_computed(path: str, version: str, fn: Callable[..., Any], arguments: dict
     """
     key = (path, version, f"{fn.__module__}.{fn.__qualname__}", tuple(sorted(arguments.items())))
     with _guard:
-        if key not in _asked:
-            for (of, read, *_), answer in _asked.items():
+        if key not in _requests:
+            for (of, read, *_), answer in _requests.items():
                 if of == path and read != version:
                     answer.cancel()
-            for old in [one for one, answer in _asked.items() if answer.done()][:-_REMEMBERED]:
-                del _asked[old]
+            for old in [one for one, answer in _requests.items() if answer.done()][:-_MEMORY]:
+                del _requests[old]
             begin_s = time.monotonic() + HEAD_START_S
-            _asked[key] = _worker.submit(_compute, begin_s, path, version, fn, arguments)
-        return _asked[key].done()
+            _requests[key] = _worker.submit(_compute, begin_s, path, version, fn, arguments)
+        return _requests[key].done()
 
 
 def _compute(

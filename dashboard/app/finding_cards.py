@@ -20,7 +20,7 @@ from ..locale.language import Say
 from .page import PAGES, Page
 from .plain_text import plain, sentence
 
-_OPENED = 3
+_OPEN_CARDS = 3
 _MARKS: dict[Certainty, Literal["blue", "orange", "gray"]] = {
     "measured": "blue",
     "estimated": "orange",
@@ -35,11 +35,11 @@ def finding_cards(page: Page, findings: Sequence[Finding]) -> None:
             "No finding costs 1 % of a step or more.",
             "The page Data quality lists what this profile cannot show.",
         )
-    for number, one in enumerate(findings[:_OPENED]):
+    for number, one in enumerate(findings[:_OPEN_CARDS]):
         _card(page, one, number)
-    if more := findings[_OPENED:]:
+    if more := findings[_OPEN_CARDS:]:
         with st.expander(f"{page.say('more')} ({len(more)})"):
-            for number, one in enumerate(more, start=_OPENED):
+            for number, one in enumerate(more, start=_OPEN_CARDS):
                 _card(page, one, number)
 
 

@@ -18,7 +18,7 @@ from .plain_text import plain, sentence
 from .state import Choices, View, lacking, move_view, params_of, view_of
 
 _POLL_S = 5
-_REMEMBERED, _LACKING = "view", "lacking"
+_VIEW, _GAPS = "view", "lacking"
 _MOST_TOLD, _ELLIPSIS = 3, "…"
 _ALL = -1  # of a picker: nothing chosen, since None would read as a question
 _BAR_PX, _MENU_PX = 48, 44
@@ -74,10 +74,10 @@ Option = TypeVar("Option")
 def current_view(choices: Choices) -> View:
     """The view of this visit: from the URL, or, where a page was opened from the menu, the one
     before. The URL then says it in full."""
-    params = _asked_view() or st.session_state.get(_REMEMBERED, {})
+    params = _asked_view() or st.session_state.get(_VIEW, {})
     view = view_of(params, choices)
     if lacks := lacking(params, choices):
-        st.session_state[_LACKING] = (view.store, view.scope), lacks
+        st.session_state[_GAPS] = (view.store, view.scope), lacks
     look_at(view)
     return view
 
@@ -85,7 +85,7 @@ def current_view(choices: Choices) -> View:
 def not_there(view: View, say: Say) -> None:
     """What the URL named and is not there, until the visitor looks at something else: the URL no
     longer says it."""
-    place, lacks = st.session_state.get(_LACKING, (None, ()))
+    place, lacks = st.session_state.get(_GAPS, (None, ()))
     if place == (view.store, view.scope):
         st.warning("  \n".join(sentence(say(one)) for one in lacks))
 
@@ -100,7 +100,7 @@ def left_out(names: Sequence[str], say: Say) -> None:
 def look_at(view: View) -> None:
     """Make a view the current one."""
     params = params_of(view)
-    st.session_state[_REMEMBERED] = params
+    st.session_state[_VIEW] = params
     if _asked_view() != params:
         st.query_params.from_dict(params)
 
@@ -112,7 +112,7 @@ def _asked_view() -> dict[str, str]:
 
 def language_of_visit() -> str:
     """Before any store is looked at: for the menu and for errors."""
-    code = _asked_view().get("lang") or st.session_state.get(_REMEMBERED, {}).get("lang")
+    code = _asked_view().get("lang") or st.session_state.get(_VIEW, {}).get("lang")
     return code if code in languages() else sources.what_is_served().lang
 
 

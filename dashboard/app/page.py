@@ -324,13 +324,13 @@ def open_page(name: str) -> Page:
 
 _ROW_PX, _MOST_ROWS_SHOWN = 35, 12
 # Columns of codes that have words.
-_CODED = {"part": WORDS, "term": WORDS, "change": CHANGES}
+_CODES = {"part": WORDS, "term": WORDS, "change": CHANGES}
 # Columns of words that say what they mean.
-_SAID = frozenset({
+_PHRASES = frozenset({
     "basis", "preparing_basis", "cause", "holder", "measure", "level", "class", "source", "phase",
 })  # fmt: skip
 _MOST_ROWS_SENT = 5_000  # to the browser: the files have all
-_MEASURED, _SHORT_LETTERS = 200, 12
+_SAMPLE, _SHORT_LETTERS = 200, 12
 _LETTER_PX, _BESIDE_PX, _MOST_TEXT_PX = 7, 24, 420
 
 
@@ -375,9 +375,9 @@ def draw_table(
     columns_shown = readable(table, of_memory=name.startswith("memory"))
     for column, one in zip(table.columns, columns_shown, strict=True):
         values = one.values
-        if column in _CODED:
-            values = values.replace({code: say(words) for code, words in _CODED[column].items()})
-        elif column in _SAID and values.dtype == pl.String:
+        if column in _CODES:
+            values = values.replace({code: say(words) for code, words in _CODES[column].items()})
+        elif column in _PHRASES and values.dtype == pl.String:
             values = values.replace({word: say(word) for word in values.drop_nulls().unique()})
         series[column] = _visible(values)
         label = titles.get(column) or label_of(column, one.words, say)
@@ -445,7 +445,7 @@ def _text_px(values: pl.Series) -> int | None:
     if values.dtype != pl.String:
         return None
     # Chinese letters are as wide as two, and take three bytes.
-    texts = values.head(_MEASURED).str
+    texts = values.head(_SAMPLE).str
     chars = texts.len_chars().cast(pl.Int64)
     most = (chars + (texts.len_bytes().cast(pl.Int64) - chars) // 2).max()
     if not isinstance(most, int) or most <= _SHORT_LETTERS:

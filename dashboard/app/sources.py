@@ -36,7 +36,7 @@ from .state import Choices, KnownCapture
 _IDLE = 4  # connections kept ready, per store
 _POLL_S = 2.0
 _LAYOUT = ("world_size", "tp_size", "pp_size", "dp_size", "cp_size", "ep_size")
-_WORKING = "…"  # what turns while something is computed: the same in every language
+_SPINNER = "…"  # what turns while something is computed: the same in every language
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def strategies() -> SearchResult | None:
     raise UsageError(Message("the file of strategies is gone: start the dashboard anew"))
 
 
-@st.cache_resource(max_entries=2, show_spinner=_WORKING)
+@st.cache_resource(max_entries=2, show_spinner=_SPINNER)
 def _search_at(path: str, changed_ns: int) -> SearchResult:
     return read_found(Path(path))
 
@@ -148,7 +148,7 @@ def _release(tables: Tables) -> None:
             tables.idle.get_nowait().close()
 
 
-@st.cache_resource(max_entries=8, show_spinner=_WORKING, on_release=_release)
+@st.cache_resource(max_entries=8, show_spinner=_SPINNER, on_release=_release)
 def open_tables(path: str, version: str) -> Tables:
     """The tables of a store as they are in this version, compared across ranks where memory lets.
 
@@ -201,7 +201,7 @@ def _views(con: duckdb.DuckDBPyConnection) -> tuple[str, ...]:
     return tuple(ordered)
 
 
-@st.cache_data(max_entries=64, show_spinner=_WORKING)
+@st.cache_data(max_entries=64, show_spinner=_SPINNER)
 def _captures(path: str, title: str, version: str) -> tuple[KnownCapture, ...]:
     with open_tables(path, version).borrowed() as con:
         facts = query.capture_facts(con).to_dicts()
@@ -278,7 +278,7 @@ def published_at(path: str, version: str, run: str, capture: str) -> str | None:
     return max(times, default=None)
 
 
-@st.cache_data(max_entries=256, show_spinner=_WORKING)
+@st.cache_data(max_entries=256, show_spinner=_SPINNER)
 def _compute(
     path: str, version: str, name: str, arguments: tuple[tuple[str, Any], ...], _fn: Any
 ) -> Any:

@@ -114,7 +114,7 @@ def _component() -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class Timeline:
     """A capture on the timeline, by `name`: where its ranks are in time, rows of `step_borders`,
     and the step that begins with one of the other capture, where there are two."""
 
@@ -126,8 +126,8 @@ class Drawn:
 
 
 def draw_timeline(
-    drawn: Drawn,
-    beneath: Drawn | None = None,
+    drawn: Timeline,
+    beneath: Timeline | None = None,
     *,
     opened: Sequence[int],
     window_ns: tuple[int, int] | None,
@@ -163,7 +163,7 @@ def _texts(page: Page) -> dict[str, str]:
     }
 
 
-def _capture_facts(drawn: Drawn) -> dict[str, Any]:
+def _capture_facts(drawn: Timeline) -> dict[str, Any]:
     """What is told of each capture: names by which the server is asked, and its time."""
     page, whole = drawn.page, drawn.at.window_ns
     assert whole is not None

@@ -63,18 +63,18 @@ _ZSTD = pa.Codec("zstd", compression_level=1)
 _LAST_NS = 2**62
 _MOST_COLUMNS = 2_000
 Loaded = tiles.DrawnRank | replay_tracks.ReplayTracks | tuple[series.Series, ...]
-_Making = Callable[[duckdb.DuckDBPyConnection], Loaded]
+_Load = Callable[[duckdb.DuckDBPyConnection], Loaded]
 OF_ALL = -1  # in place of a rank
-REPLAYED = ("path", "whatif")
+REPLAYS = ("path", "whatif")
 _Key = tuple[str, str, str, str, int, str]
 _LOADERS: Mapping[str, Callable[[duckdb.DuckDBPyConnection, Extent, int], Loaded]] = {
     "device": lambda con, at, rank: tiles.drawn_rank(rank_events.device_events(con, at, rank)),
     "host": lambda con, at, rank: tiles.drawn_rank(rank_events.host_events(con, at, rank)),
     "curves": series.rank_series,
 }
-_loaded: OrderedDict[_Key, Loaded] = OrderedDict()
-_loading: dict[_Key, threading.Lock] = {}
-_sent: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+_parts: OrderedDict[_Key, Loaded] = OrderedDict()
+_locks: dict[_Key, threading.Lock] = {}
+_answers: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
 _guard = threading.Lock()
 
 
@@ -215,22 +215,22 @@ class _TileRequest:
         return {rank: one.events for rank, one in self.loaded(part, self.ranks()).items()}
 
 
-def _load(key: _Key, make: _Making) -> Loaded:
+def _load(key: _Key, make: _Load) -> Loaded:
     """What was loaded before; else it is, by one thread while others wait."""
     with _guard:
-        lock = _loading.setdefault(key, threading.Lock())
+        lock = _locks.setdefault(key, threading.Lock())
     with lock:
         with _guard:
-            if key in _loaded:
-                _loaded.move_to_end(key)
-                return _loaded[key]
+            if key in _parts:
+                _parts.move_to_end(key)
+                return _parts[key]
         with sources.open_tables(key[0], key[1]).borrowed() as con:
             result = make(con)
         with _guard:
-            _loaded[key] = result
-            _loading.pop(key, None)
-            while sum(map(_size, _loaded.values())) > MOST_BYTES and len(_loaded) > 1:
-                _loaded.popitem(last=False)
+            _parts[key] = result
+            _locks.pop(key, None)
+            while sum(map(_size, _parts.values())) > MOST_BYTES and len(_parts) > 1:
+                _parts.popitem(last=False)
     return result
 
 
@@ -269,8 +269,8 @@ def _sent_as(body: bytes, request: _TileRequest, more: Mapping[str, str]) -> Res
 
 
 def _tracks(request: _TileRequest) -> Response:
-    part = request.word("part", (*_LOADERS, *REPLAYED))
-    if part in REPLAYED:
+    part = request.word("part", (*_LOADERS, *REPLAYS))
+    if part in REPLAYS:
         try:
             one = request.loaded(part, ())[OF_ALL]
         except NpuscopeError as error:
@@ -293,11 +293,11 @@ def _tracks(request: _TileRequest) -> Response:
 
 
 def _tile(request: _TileRequest) -> Response:
-    part = request.word("part", (*_LOADERS, "overlap", *REPLAYED))
+    part = request.word("part", (*_LOADERS, "overlap", *REPLAYS))
     level = request.number("level", 0, coarser_rows.MOST_LEVEL)
     most = _LAST_NS >> (level + 11)
     index = request.number("index", -most, most)
-    ranks = () if part in REPLAYED else request.ranks()
+    ranks = () if part in REPLAYS else request.ranks()
     change = request.text("change") if part == "whatif" else ""
     key = (*request.place, part, ranks, change, level, index, request.takes_zstd)
     etag = _etag(key)
@@ -305,9 +305,9 @@ def _tile(request: _TileRequest) -> Response:
     if request.has(etag):
         return Response(status_code=304, headers={"Vary": "Accept-Encoding", **may_keep})
     with _guard:
-        body = _sent.get(key)
+        body = _answers.get(key)
         if body is not None:
-            _sent.move_to_end(key)
+            _answers.move_to_end(key)
     if body is None:
         is_overlap = part == "overlap"
         events = request.loaded("device" if is_overlap else part, ranks)
@@ -318,9 +318,9 @@ def _tile(request: _TileRequest) -> Response:
         )
         body = _pack(table, request)
         with _guard:
-            _sent[key] = body
-            while sum(map(len, _sent.values())) > MOST_TILE_BYTES:
-                _sent.popitem(last=False)
+            _answers[key] = body
+            while sum(map(len, _answers.values())) > MOST_TILE_BYTES:
+                _answers.popitem(last=False)
     return _sent_as(body, request, may_keep)
 
 

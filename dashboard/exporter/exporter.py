@@ -37,7 +37,7 @@ from npuscope.errors import StoreError, UsageError
 
 from ..app.launch import allowed_hosts, is_known_host
 from .gauges import BY_NAME
-from .newest_results import PATIENCE_S, CachedResults, Standing
+from .newest_results import PATIENCE_S, CachedResults, Status
 from .shown_captures import version_key
 from .snapshot import MAX_SERIES, Sample, ShownSeries, Snapshot, take_snapshot, within
 
@@ -171,7 +171,7 @@ def _family(name: str, samples: Iterable[Sample]) -> Metric:
     return family
 
 
-def exporter_metrics(standing: Standing, samples: ShownSeries) -> Iterator[Metric]:
+def exporter_metrics(standing: Status, samples: ShownSeries) -> Iterator[Metric]:
     """How the exporter does; `npuscope_up` is absent until the first attempt has ended."""
     if standing.is_good is not None:
         yield _gauge(

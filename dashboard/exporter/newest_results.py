@@ -25,7 +25,7 @@ _WITH_RESULTS_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Status:
     """The last good results (`has_results`: whether there are any), and how gathering went.
 
     `is_good`: whether the last attempt succeeded and left nothing out, None before the first has
@@ -63,9 +63,9 @@ class CachedResults:
         self._pending: Future[None] | None = None
         self._key: Key | None = None
         self._retry_at = 0.0
-        self._standing = Standing()
+        self._standing = Status()
 
-    def latest(self) -> Standing:
+    def latest(self) -> Status:
         """The results of the store as it is, or, where that takes long, as it was."""
         with self._lock:
             if self._pending is None or self._pending.done():

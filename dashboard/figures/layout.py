@@ -23,7 +23,7 @@ ROW_PX = 24
 LEGEND_ROW_PX, LEGEND_COLUMNS = 20, 2  # of long names, where a window is narrow
 _FRAME_PX, _LEAST_PX = 118, 230
 _MOST_DECADES, _LEAST_TICKS = 3, 3  # of an axis with more than powers of ten; in sight
-_UNSEEN = "rgba(0,0,0,0)"
+_TRANSPARENT = "rgba(0,0,0,0)"
 Part = tuple[str, str, str]
 # Of a step, and of communication: what it is called, its column, its colour.
 STEP_PARTS: tuple[Part, ...] = (
@@ -81,7 +81,7 @@ def lay_out(
 def ends_as_lines(figure: go.Figure, ends: Mapping[int, float]) -> go.Figure:
     """A waterfall whose axis does not begin at 0: each end, by its place, is a line at its value,
     as the length of a bar would say nothing; changes stay bars."""
-    figure.update_traces(selector={"type": "waterfall"}, totals={"marker": {"color": _UNSEEN}})
+    figure.update_traces(selector={"type": "waterfall"}, totals={"marker": {"color": _TRANSPARENT}})
     for at, x in ends.items():
         line = {"color": FREE, "width": 4}
         figure.add_shape(type="line", x0=x, x1=x, y0=at - 0.38, y1=at + 0.38, line=line)

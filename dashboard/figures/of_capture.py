@@ -34,7 +34,7 @@ from . import communication, experts, health, host, memory, operators, ranks, st
 from . import pipeline as passes
 from . import trends as over_time
 
-Drawn: TypeAlias = "go.Figure | None"
+MaybeFigure: TypeAlias = "go.Figure | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +59,24 @@ class FigureRequest:
         return replace(self.scope, rank=self.first_rank)
 
 
-def _mfu(of: FigureRequest) -> Drawn:
+def _mfu(of: FigureRequest) -> MaybeFigure:
     ratio = overview_answers.job_use(of.con, of.scope).kernel_mfu_ratio
     return None if ratio is None else steps.mfu_gauge(ratio, of.say)
 
 
-def _masking(of: FigureRequest) -> Drawn:
+def _masking(of: FigureRequest) -> MaybeFigure:
     mean = means.mean_steps(of.con, of.scope)
     ratio = mean["masking_ratio"][0] if mean.height else None
     return None if ratio is None else steps.masking_gauge(ratio, of.say)
 
 
-def _waterfall(of: FigureRequest) -> Drawn:
+def _waterfall(of: FigureRequest) -> MaybeFigure:
     rows = overview_answers.job_use(of.con, of.scope).waterfall
     is_known = "achieved" in rows["term"]
     return steps.waterfall_figure(rows, of.say) if is_known else None
 
 
-def _ranks(of: FigureRequest) -> Drawn:
+def _ranks(of: FigureRequest) -> MaybeFigure:
     bars = means.mean_step_bars(of.con, of.scope)
     return (
         None
@@ -91,17 +91,17 @@ def _ranks(of: FigureRequest) -> Drawn:
     )
 
 
-def _parts(of: FigureRequest) -> Drawn:
+def _parts(of: FigureRequest) -> MaybeFigure:
     rows = means.mean_parts(of.con, of.scope)
     return None if rows.is_empty() else steps.parts_figure(rows, of.say)
 
 
-def _rank_parts(of: FigureRequest) -> Drawn:
+def _rank_parts(of: FigureRequest) -> MaybeFigure:
     rows = means.mean_parts(of.con, of.scope, by="rank")
     return None if rows.is_empty() else steps.parts_figure(rows, of.say)
 
 
-def _rank_steps(of: FigureRequest) -> Drawn:
+def _rank_steps(of: FigureRequest) -> MaybeFigure:
     rows = query.steps(of.con, of.scope)
     if rows["stage_ns"].null_count() == rows.height:
         return None
@@ -111,7 +111,7 @@ def _rank_steps(of: FigureRequest) -> Drawn:
     )  # fmt: skip
 
 
-def _culprits(of: FigureRequest) -> Drawn:
+def _culprits(of: FigureRequest) -> MaybeFigure:
     rows = blame.suspects(of.con, of.scope)
     if rows.is_empty():
         return None
@@ -119,42 +119,42 @@ def _culprits(of: FigureRequest) -> Drawn:
     return ranks.culprits_figure(rows, silent, of.say)
 
 
-def _hosts(of: FigureRequest) -> Drawn:
+def _hosts(of: FigureRequest) -> MaybeFigure:
     rows = means.mean_steps(of.con, of.scope, by="rank")
     hosts = rank_answers.hosts(of.con, of.scope)
     is_one = ranks.by_host(rows, hosts)["host_name"].n_unique() < 2
     return None if is_one else ranks.hosts_figure(rows, hosts, of.say)
 
 
-def _communication(of: FigureRequest) -> Drawn:
+def _communication(of: FigureRequest) -> MaybeFigure:
     rows = means.mean_comm(of.con, of.scope, by="kind")
     is_unknown = rows["masked_ns"].null_count() == rows.height
     return None if is_unknown else communication.masking_figure(rows, of.say)
 
 
-def _waiting(of: FigureRequest) -> Drawn:
+def _waiting(of: FigureRequest) -> MaybeFigure:
     rows = mean_waits(of.con, of.scope)
     return None if rows.is_empty() else communication.waiting_figure(rows, of.say)
 
 
-def _links(of: FigureRequest) -> Drawn:
+def _links(of: FigureRequest) -> MaybeFigure:
     rows = means.mean_links(of.con, of.scope)
     is_unknown = rows["bandwidth_bytes_per_s"].null_count() == rows.height
     return None if is_unknown else communication.links_figure(rows, of.say)
 
 
-def _contention(of: FigureRequest) -> Drawn:
+def _contention(of: FigureRequest) -> MaybeFigure:
     rows = volume.mean_contention(of.con, of.scope)
     is_unknown = rows.is_empty() or _links(of) is None
     return None if is_unknown else communication.contention_figure(rows, of.say)
 
 
-def _matrix(of: FigureRequest) -> Drawn:
+def _matrix(of: FigureRequest) -> MaybeFigure:
     rows = volume.mean_pairs(of.con, of.scope).drop_nulls(["src_rank", "dst_rank"])
     return None if rows.is_empty() else communication.matrix_figure(rows, of.say, "size", None)
 
 
-def _kernels(of: FigureRequest) -> Drawn:
+def _kernels(of: FigureRequest) -> MaybeFigure:
     rows = means.mean_kernels(of.con, of.scope, by="type")
     if rows.is_empty():
         return None
@@ -163,40 +163,40 @@ def _kernels(of: FigureRequest) -> Drawn:
     return operators.top_figure(rows, of.say)
 
 
-def _operator_classes(of: FigureRequest) -> Drawn:
+def _operator_classes(of: FigureRequest) -> MaybeFigure:
     rows = classes.operator_classes(of.con, of.scope)
     return None if rows.is_empty() else operators.classes_figure(rows, of.say)
 
 
-def _operator_headroom(of: FigureRequest) -> Drawn:
+def _operator_headroom(of: FigureRequest) -> MaybeFigure:
     rows = headroom.operator_headroom(of.con, of.scope)
     is_unknown = rows["headroom_high_ns"].null_count() == rows.height
     return None if is_unknown else operators.headroom_figure(rows, of.say)
 
 
-def _operator_causes(of: FigureRequest) -> Drawn:
+def _operator_causes(of: FigureRequest) -> MaybeFigure:
     rows, _ = causes.causes_of(of.con, of.scope)
     return operators.causes_figure(rows, of.say) if (rows["headroom_high_ns"] > 0).any() else None
 
 
-def _roofline(of: FigureRequest) -> Drawn:
+def _roofline(of: FigureRequest) -> MaybeFigure:
     roofline = under_roofline(of.con, of.scope)
     points = points_of(roofline.kernels)
     return None if points.is_empty() else operators.roofline_figure(points, roofline.peaks, of.say)
 
 
-def _cores(of: FigureRequest) -> Drawn:
+def _cores(of: FigureRequest) -> MaybeFigure:
     rows = query.core_use(of.con, of.one_rank)
     is_unknown = rows["timed_ns"].null_count() == rows.height
     return None if is_unknown else operators.cores_figure(rows, of.say)
 
 
-def _free_time(of: FigureRequest) -> Drawn:
+def _free_time(of: FigureRequest) -> MaybeFigure:
     rows = free_time.mean_free_time(of.con, of.scope, by="rank")
     return None if rows.is_empty() else host.free_figure(rows, of.say)
 
 
-def _host_lead(of: FigureRequest) -> Drawn:
+def _host_lead(of: FigureRequest) -> MaybeFigure:
     rows = free_time.host_lead(of.con, of.one_rank)
     return None if rows.is_empty() else host.lead_figure(rows, of.say)
 
@@ -204,7 +204,7 @@ def _host_lead(of: FigureRequest) -> Drawn:
 _DEVICE = ["rank", "source", "device_id", "component"]
 
 
-def _memory_curve(of: FigureRequest) -> Drawn:
+def _memory_curve(of: FigureRequest) -> MaybeFigure:
     main = query.memory_facts(of.con, of.scope).main
     if main.is_empty():
         return None
@@ -216,7 +216,7 @@ def _memory_curve(of: FigureRequest) -> Drawn:
     return None if curve.is_empty() else memory.curve_figure(curve, of.say, marked)
 
 
-def _holders(of: FigureRequest) -> Drawn:
+def _holders(of: FigureRequest) -> MaybeFigure:
     facts = query.memory_facts(of.con, of.scope)
     if facts.main.is_empty():
         return None
@@ -224,12 +224,12 @@ def _holders(of: FigureRequest) -> Drawn:
     return None if rows.is_empty() else memory.holders_figure(rows, of.say)
 
 
-def _peaks(of: FigureRequest) -> Drawn:
+def _peaks(of: FigureRequest) -> MaybeFigure:
     main = query.memory_facts(of.con, of.scope).main
     return memory.peaks_figure(main, of.say) if main["rank"].n_unique() > 1 else None
 
 
-def _growth(of: FigureRequest) -> Drawn:
+def _growth(of: FigureRequest) -> MaybeFigure:
     facts = query.memory_facts(of.con, of.scope)
     main = facts.main.select(_DEVICE)
     every = query.memory_steps(of.con, of.scope)
@@ -238,10 +238,10 @@ def _growth(of: FigureRequest) -> Drawn:
     return None if every.is_empty() else memory.growth_figure(every, growth, of.say)
 
 
-def _pipeline_chart(of: FigureRequest) -> Drawn:
+def _pipeline_chart(of: FigureRequest) -> MaybeFigure:
     view = pipeline_view(of.con, of.scope, words=None, micro_batches=None)
     titles = passes.schedule_titles(view.tries, of.say)
-    figure: Drawn = passes.pipeline_figure(view.blocks, titles, of.say)[0]
+    figure: MaybeFigure = passes.pipeline_figure(view.blocks, titles, of.say)[0]
     return figure
 
 
@@ -250,33 +250,33 @@ def _of_phase(frame: pl.DataFrame, load: expert_answers.Load) -> pl.DataFrame:
     return frame.filter(pl.col("phase").eq_missing(pl.lit(phase, pl.String)))
 
 
-def _load(of: FigureRequest) -> Drawn:
+def _load(of: FigureRequest) -> MaybeFigure:
     load = expert_answers.loads(of.con, of.scope)
     rows = load.experts
     return experts.load_figure(_of_phase(rows, load), of.say) if load.is_of_experts else None
 
 
-def _devices(of: FigureRequest) -> Drawn:
+def _devices(of: FigureRequest) -> MaybeFigure:
     load = expert_answers.loads(of.con, of.scope)
     rows = load.devices if load.devices.is_empty() else _of_phase(load.devices, load)
     is_unknown = rows["layer"].null_count() == rows.height
     return None if is_unknown else experts.load_figure(rows, of.say, "device")
 
 
-def _device_tokens(of: FigureRequest) -> Drawn:
+def _device_tokens(of: FigureRequest) -> MaybeFigure:
     load = expert_answers.loads(of.con, of.scope)
     if load.devices.is_empty():
         return None
     return experts.devices_figure(_of_phase(load.devices, load), of.say)
 
 
-def _times(of: FigureRequest) -> Drawn:
+def _times(of: FigureRequest) -> MaybeFigure:
     load = expert_answers.loads(of.con, of.scope)
     rows = load.times
     return experts.time_figure(_of_phase(rows, load), of.say) if load.is_of_experts else None
 
 
-def _cost(of: FigureRequest) -> Drawn:
+def _cost(of: FigureRequest) -> MaybeFigure:
     load = expert_answers.loads(of.con, of.scope)
     if load.tables.load.is_empty():
         return None
@@ -296,31 +296,31 @@ def _plans(of: FigureRequest) -> tuple[expert_answers.Load, expert_answers.Plans
     )
 
 
-def _plan(of: FigureRequest) -> Drawn:
+def _plan(of: FigureRequest) -> MaybeFigure:
     plan = _plans(of)
     return plan and experts.plan_figure(_of_phase(plan[1].devices, plan[0]), of.say)
 
 
-def _plan_gain(of: FigureRequest) -> Drawn:
+def _plan_gain(of: FigureRequest) -> MaybeFigure:
     plan = _plans(of)
     return plan and experts.plan_gain_figure(_of_phase(plan[1].rows, plan[0]), of.say)
 
 
-def _trends(of: FigureRequest) -> Drawn:
+def _trends(of: FigureRequest) -> MaybeFigure:
     history = trends.trends(of.con, of.run)
     if history.captures.height < 2 or not history.captures["step_ns"].count():
         return None
     return over_time.trends_figure(history.captures, history.exposed, history.changes, of.say)
 
 
-def _trends_log(of: FigureRequest) -> Drawn:
+def _trends_log(of: FigureRequest) -> MaybeFigure:
     history = trends.trends(of.con, of.run)
     if history.log.is_empty() or not history.captures["step_ns"].count():
         return None
     return over_time.log_figure(trends.log_points(history.log), history.changes, of.say)
 
 
-def _health(of: FigureRequest) -> Drawn:
+def _health(of: FigureRequest) -> MaybeFigure:
     run = run_health.run_health(of.con, of.run)
     points = None if run is None else run_health.health_points(run.steps)
     if run is None or points is None or points.is_empty():
@@ -329,20 +329,20 @@ def _health(of: FigureRequest) -> Drawn:
     return health.health_figure(points, run.events, captures, of.say)
 
 
-def _health_dropped(of: FigureRequest) -> Drawn:
+def _health_dropped(of: FigureRequest) -> MaybeFigure:
     if run_health.run_health(of.con, of.run) is None:
         return None
     rows, _ = health_dropped(of.con, of.run, target=of.path)
     return health.dropped_figure(rows, of.say) if rows["dropped_ratio"].count() else None
 
 
-def _support(of: FigureRequest) -> Drawn:
+def _support(of: FigureRequest) -> MaybeFigure:
     quality = quality_answers.quality(of.con, of.scope, path=str(of.path))
     return quality and ranks.support_figure(quality.support, of.say)
 
 
 # By the names that pages give them and heads of metrics tell.
-FIGURES: dict[str, Callable[[FigureRequest], Drawn]] = {
+FIGURES: dict[str, Callable[[FigureRequest], MaybeFigure]] = {
     "mfu": _mfu, "masking": _masking, "waterfall": _waterfall, "ranks": _ranks,
     "communication": _communication, "parts": _parts, "waiting": _waiting, "links": _links,
     "contention": _contention, "matrix": _matrix,

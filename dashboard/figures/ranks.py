@@ -27,7 +27,7 @@ _MOST_PX = 720  # with what is above and below, two screens
 _BAR_WIDTH = 0.75  # of the place of a rank
 NO_SUSPECT = "no suspect"
 MOST_CULPRITS, MOST_NAMED = 1_000, 4
-MUTED = f"{FREE}99"
+FAINT = f"{FREE}99"
 _LEVELS = {"no": 0, "partly": 1, "yes": 2}
 _LEVEL_COLOURS = (WORSE, WARNING, BETTER)
 
@@ -140,7 +140,7 @@ def culprits_figure(ranked: pl.DataFrame, silent: pl.DataFrame, say: Say) -> go.
     rows = top_rows.with_columns(wait_ms=pl.Series(told_ms, dtype=pl.Float64))
     figure = go.Figure()
     for is_suspect, name, colour in (
-        (True, "suspected", CULPRIT), (False, "others", MUTED)
+        (True, "suspected", CULPRIT), (False, "others", FAINT)
     ):  # fmt: skip
         some = rows.filter(pl.col("verdict").is_not_null() == is_suspect).sort("rank")
         if some.is_empty():

@@ -17,7 +17,7 @@ from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
 
 FIRST = "What to look at first (ms per step: predicted gain, at stake, share of a step)"
 _INDENT = (0, 0, 0, 3)
-_SHOWN = 6  # findings: `npuscope findings` has all, with their evidence
+_MOST = 6  # findings: `npuscope findings` has all, with their evidence
 
 
 def drawn(block: Block) -> Iterator[RenderableType]:
@@ -58,13 +58,13 @@ def _findings(findings: Sequence[Finding]) -> Iterator[RenderableType]:
     lines = Table.grid(padding=(0, 2, 0, 0))
     for column in ("right", "right", "right", "left"):
         lines.add_column(justify=column, no_wrap=column == "right")
-    for one in findings[:_SHOWN]:
+    for one in findings[:_MOST]:
         text = Text(one.statement).append(f" ({one.certainty})", style="dim")
         share = Text(percent(one.step_share_ratio))
         gain = Text(ms(one.predicted_gain_ns), style="bold")
         lines.add_row(gain, Text(ms(one.at_stake_ns)), share, text)
     yield Padding(lines, (0, 0, 0, 2))
-    more = len(findings) - _SHOWN
+    more = len(findings) - _MOST
     rest = f"and {more} more; " if more > 0 else ""
     ending = f"{rest}evidence, how sure, what to try: `npuscope findings`"
     yield Padding(Text(ending, style="dim"), (0, 0, 0, 2))

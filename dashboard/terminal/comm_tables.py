@@ -15,8 +15,8 @@ from .tables import Column, FittedTable, decimals, place_columns
 
 _MOST_ROWS = 50  # of single ranks and steps
 _KEYS = {"kind": "kind", "op_type": "operation", "group_hash": "group"}
-_EXPOSED = "exposed: outside compute, split evenly among simultaneous operations"
-_MEASURED = "transfer, wait: HCCL's own"
+_EXPOSED_NOTE = "exposed: outside compute, split evenly among simultaneous operations"
+_HCCL_NOTE = "transfer, wait: HCCL's own"
 
 
 def masking_table(
@@ -71,7 +71,7 @@ def _single(frame: pl.DataFrame, keys: Sequence[str], top: int | None) -> Fitted
         Column("MB", "size_bytes", megabytes, 3),
     ]
     title = f"Communication of each rank and step by {_name_of(keys)} (ms)"
-    return FittedTable(columns, rows.to_dicts(), title, f"{_EXPOSED}; {_MEASURED}")
+    return FittedTable(columns, rows.to_dicts(), title, f"{_EXPOSED_NOTE}; {_HCCL_NOTE}")
 
 
 def _means(rows: pl.DataFrame, keys: Sequence[str], top: int | None, capture: str) -> FittedTable:
@@ -91,7 +91,7 @@ def _means(rows: pl.DataFrame, keys: Sequence[str], top: int | None, capture: st
         ]
     title = f"Communication by {_name_of(keys)}{capture}: ms of {_over(rows)}"
     fewer = means_of_fewer(rows, {"transit": "transfer", "wait": "wait", "size": "MB"})
-    caption = "; ".join(part for part in (fewer, _EXPOSED, _MEASURED) if part)
+    caption = "; ".join(part for part in (fewer, _EXPOSED_NOTE, _HCCL_NOTE) if part)
     if top is not None and rows.height > top:
         caption = f"and {rows.height - top} more; {caption}"
     return FittedTable(columns, rows.head(top or rows.height).to_dicts(), title, caption)

@@ -188,7 +188,7 @@ def reconcile_table(
                 continue
             parts += [
                 FittedTable(
-                    _RECONCILED,
+                    _COLUMNS,
                     [_reconciliation(row) for row in near],
                     f"{claim.claim} ({claim.source}), {counted}",
                     f"{further} conventions more are off by over {most * 100:g} %: --json has all",
@@ -201,7 +201,7 @@ def reconcile_table(
     return Group(*parts)
 
 
-_RECONCILED = [
+_COLUMNS = [
     Column("error", "error", str),
     Column("reconciles", "reconciles"),
     Column("convention", "formula"),
@@ -232,7 +232,7 @@ def _excluded_peaks(reconciliations: Sequence[Reconciliation]) -> list[Renderabl
     if not far:
         return []
     table = FittedTable(
-        [column for column in _RECONCILED if column.key not in ("reconciles", "published")],
+        [column for column in _COLUMNS if column.key not in ("reconciles", "published")],
         [_reconciliation(row) for row in far],
         "Peaks that no MFU reconciles with, and the nearest",
     )

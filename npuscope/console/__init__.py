@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-_FILLED = re.compile(r" +$", re.MULTILINE)  # tables fill their lines with blanks
+_BLANKS = re.compile(r" +$", re.MULTILINE)  # tables fill their lines with blanks
 
 
 def print_json(metric: str, rows: list[dict[str, Any]], notes: list[str], **more: object) -> None:
@@ -67,7 +67,7 @@ def show(renderable: RenderableType, *, to_stderr: bool = False) -> None:
     with contextlib.nullcontext() if to_stderr else reader_may_leave(), console.capture() as drawn:
         console.print(renderable)
     # Written here: rich would turn a reader that left into its own exit with 1.
-    text = drawn.get() if console.is_terminal else _FILLED.sub("", drawn.get())
+    text = drawn.get() if console.is_terminal else _BLANKS.sub("", drawn.get())
     if to_stderr:
         quiet()
         tell(text)

@@ -8,12 +8,12 @@ from typing import Any
 
 # What moves the cursor, colours, rings or reorders: control characters but the line's end and the
 # tab, and the marks of writing from right to left.
-_OBEYED = (
+_CONTROLS = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb"
     r"\ud800-\udfff"
 )
-_CONTROL = re.compile(f"[{_OBEYED}]")
-_NEITHER = re.compile(f"[{_OBEYED}\n\t]+")
+_CONTROL = re.compile(f"[{_CONTROLS}]")
+_NEITHER = re.compile(f"[{_CONTROLS}\n\t]+")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 
 

@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 1.4  # of two seconds: the rest is for starting up
 
-_changed = threading.Condition(threading.RLock())
+_change = threading.Condition(threading.RLock())
 _doing: list[str] = []
 _since_s = 0.0
 _is_told = False
-_drawn: Status | None = None
+_status: Status | None = None
 
 
 @contextlib.contextmanager
 def waiting(what: str) -> Iterator[None]:
     """Say what is being done where it takes long; within another, in its place."""
-    with _changed:
+    with _change:
         _doing.append(what)
         _renew()
         if len(_doing) == 1:
@@ -43,15 +43,15 @@ def waiting(what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with _changed:
+        with _change:
             _doing.pop()
             _renew() if _doing else quiet()
-            _changed.notify_all()
+            _change.notify_all()
 
 
 def now(what: str) -> None:
     """From here on this is being done."""
-    with _changed:
+    with _change:
         if _doing:
             _doing[-1] = what
             _renew()
@@ -59,12 +59,12 @@ def now(what: str) -> None:
 
 def quiet() -> None:
     """Make room for what is about to be printed; until something else is done, nothing is said."""
-    global _drawn, _is_told
-    with _changed:
+    global _status, _is_told
+    with _change:
         _is_told = True
-        if _drawn is not None:
-            _drawn.stop()
-            _drawn = None
+        if _status is not None:
+            _status.stop()
+            _status = None
 
 
 def tell(text: str) -> None:
@@ -79,26 +79,26 @@ def tell(text: str) -> None:
 def _renew() -> None:
     global _since_s, _is_told
     _since_s, _is_told = time.monotonic(), False
-    if _drawn is not None:
+    if _status is not None:
         _tell()
-    _changed.notify_all()
+    _change.notify_all()
 
 
 def _tell_in_time() -> None:
-    with _changed:
+    with _change:
         while _doing:
             left_s = _since_s + PATIENCE_S - time.monotonic()
             if _is_told:
-                _changed.wait()
+                _change.wait()
             elif left_s > 0:
-                _changed.wait(left_s)
+                _change.wait(left_s)
             else:
                 with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
                     _tell()
 
 
 def _tell() -> None:
-    global _drawn, _is_told
+    global _status, _is_told
     _is_told = True
     line = one_line(_doing[-1])
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
@@ -109,11 +109,11 @@ def _tell() -> None:
     from .screen import Screen
 
     text = Text(line, overflow="ellipsis", no_wrap=True)
-    if _drawn is None:
-        _drawn = Screen(stderr=True).status(text)
-        _drawn.start()
+    if _status is None:
+        _status = Screen(stderr=True).status(text)
+        _status.start()
     else:
-        _drawn.update(text)
+        _status.update(text)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ FRAMEWORK_VERSION = "2.7.0"
 COMPONENTS = {"PTA": "MindSpore", "PTA+GE": "MindSpore+GE"}
 _STACK = "\nFile 'train.py', line 12, in construct\nFile 'cell.py', line 641, in __call__"
 _SCOPE_PID = 4_000_000_000
-_DROPPED = ("enqueue", "dequeue", "async_task_queue", "fwdbwd")
+_ABSENT = ("enqueue", "dequeue", "async_task_queue", "fwdbwd")
 _ANALYSIS = {
     "CommAnalyzerTime": "hccl_op_name TEXT, group_name TEXT, start_timestamp NUMERIC, "
     "elapse_time NUMERIC, transit_time NUMERIC, wait_time NUMERIC, synchronization_time NUMERIC, "
@@ -94,7 +94,7 @@ def _with_stack(row: str) -> str:
 def _timeline(c: Capture) -> Iterator[Event]:
     for event in timeline(c):
         category = event.get("cat")
-        if category in _DROPPED or event["name"] == "enqueue_to_dequeue":
+        if category in _ABSENT or event["name"] == "enqueue_to_dequeue":
             continue
         if event["name"] == "process_name" and event["args"] == {"name": "Python"}:
             yield {**event, "args": {"name": "MindSpore"}}

@@ -31,7 +31,7 @@ from .text import (
 )
 from .trace import device_events, device_metadata, microseconds
 
-_RENAMED = {
+_NAMES = {
     "Name": "Op Name", "Type": "OP Type", "Accelerator Core": "Task Type",
     "Start Time(us)": "Task Start Time(us)", "Duration(us)": "Task Duration(us)",
     "Wait Time(us)": "Task Wait Time(us)",
@@ -124,7 +124,7 @@ def _write_table(
     captures: Sequence[Capture], folder: Path, name: str, stamp: str, slices: int
 ) -> None:
     titles = KERNEL_HEADER.split(",")[1:]  # no Step Id
-    header = ",".join(_RENAMED.get(title, title) for title in titles)
+    header = ",".join(_NAMES.get(title, title) for title in titles)
     rows = [row.partition(",")[2] for c in captures for row in kernel_rows(c)]
     for file, part in _parts(name, stamp, rows, slices):
         write_lines(folder / f"{file}.csv", header, part)

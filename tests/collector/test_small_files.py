@@ -89,7 +89,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     f"rank=0/{MANIFEST}": lambda path: capture_manifests(path.parents[1]),
     MARKER: lambda path: check_layout(path.parent),
     retention.DROPPED_CAPTURES: lambda path: retention.read_dropped(path.parent),
-    f"run=a/{plan._ASKED}": lambda path: plan._earlier_selection(path.parents[1], "a", path),
+    f"run=a/{plan._REQUEST}": lambda path: plan._earlier_selection(path.parents[1], "a", path),
     READY: judged,
     "profiler_info_3.json": identified,
     "profiler_info_5.json": lambda path: read_info(str(path), ReadLog()),

@@ -17,7 +17,7 @@ from ..load.load import ExpertTables
 from ..load.load_rows import devices_of
 from .activations import activation_cost
 from .exchanges import exchange_times, rank_bytes
-from .hidden_share import HIDDEN
+from .hidden_share import SHARES
 from .token_times import CAPTURE, PRODUCT, fit_times
 
 # A standard error beyond this share of the figure: noise, which tells no cost.
@@ -35,7 +35,7 @@ _ACTIVATIONS: dict[str, type[pl.DataType]] = {
     "run": pl.String, "capture": pl.String, "activation_ns_per_token": pl.Float64,
     "activation_error_ns_per_token": pl.Float64,
 }  # fmt: skip
-_EXCHANGED: dict[str, type[pl.DataType]] = {
+_EXCHANGE: dict[str, type[pl.DataType]] = {
     "run": pl.String, "capture": pl.String, "exchange_ns_per_token": pl.Float64,
     "exchange_error_ns_per_token": pl.Float64, "token_bytes": pl.Float64,
     "operations_count": pl.Int64, "basis": pl.String,
@@ -134,7 +134,7 @@ def _exchange_cost(
 ) -> pl.DataFrame:
     """_EXCHANGED."""
     if exchanges is None or exchanges.is_empty():
-        return pl.DataFrame(schema=_EXCHANGED)
+        return pl.DataFrame(schema=_EXCHANGE)
     times = exchange_times(exchanges) if times is None else times
     routed, mine = _tokens_in_steps(tables, rank_bytes(exchanges))
     each = (
@@ -147,7 +147,7 @@ def _exchange_cost(
     return each.with_columns(
         exchange_ns_per_token=pl.col("token_bytes") * pl.col("ns_per_byte"),
         exchange_error_ns_per_token=pl.col("token_bytes") * pl.col("error_ns_per_byte"),
-    ).select(pl.col(name).cast(kind) for name, kind in _EXCHANGED.items())
+    ).select(pl.col(name).cast(kind) for name, kind in _EXCHANGE.items())
 
 
 def _tokens_in_steps(
@@ -255,7 +255,7 @@ def imbalance_cost(
     )
     at = (*CAPTURE, "step", "stage")
     waited = pl.DataFrame(schema=_WAITS) if waits is None else waits.select(list(_WAITS))
-    masked = pl.DataFrame(schema=HIDDEN) if hidden is None else hidden.select(list(HIDDEN))
+    masked = pl.DataFrame(schema=SHARES) if hidden is None else hidden.select(list(SHARES))
     exposed = pl.col("exchange_exposed_ratio").fill_null(1.0)
     parts = ("grouped_excess_ns", "exchange_excess_ns", "excess_ns")
     added = ("grouped_excess_ns", "activation_excess_ns", "exchange_exposed_ns")

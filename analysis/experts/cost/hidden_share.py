@@ -22,7 +22,7 @@ _OPERATIONS: dict[str, type[pl.DataType]] = {
     "run": pl.String, "capture": pl.String, "step": pl.Int64, "stage": pl.Int32,
     "over_bytes": pl.Float64, "exposed": pl.Float64,
 }  # fmt: skip
-HIDDEN: dict[str, type[pl.DataType]] = {
+SHARES: dict[str, type[pl.DataType]] = {
     "run": pl.String, "capture": pl.String, "step": pl.Int64, "stage": pl.Int32,
     "exchange_exposed_ratio": pl.Float64,
 }  # fmt: skip
@@ -57,7 +57,7 @@ def exposed_ratios(rows: pl.DataFrame, times: pl.DataFrame, tables: ExpertTables
     )
     return pl.concat(
         one.filter(pl.col("exchange_exposed_ratio").is_finite()).select(
-            pl.col(name).cast(kind) for name, kind in HIDDEN.items()
+            pl.col(name).cast(kind) for name, kind in SHARES.items()
         )
         for one in (by_stage, whole)
     )

@@ -101,7 +101,7 @@ def fit_times(kernels: pl.DataFrame) -> pl.DataFrame:
         record = {**dict(zip((*CAPTURE, *PRODUCT), key, strict=True)),
                 "kernels_count": int(weights.sum())}  # fmt: skip
         fits.append({**record, **curve(tokens, times, weights)})
-    return _with_shared_rate(pl.DataFrame(fits, schema=_FITTED))
+    return _with_shared_rate(pl.DataFrame(fits, schema=_FITS))
 
 
 def curve(tokens: Floats, times: Floats, weights: Floats) -> dict[str, float | None]:
@@ -118,7 +118,7 @@ def curve(tokens: Floats, times: Floats, weights: Floats) -> dict[str, float | N
         places = np.random.default_rng(0).choice(len(tokens), _MOST_POINTS, replace=False)
         tokens, times, weights = tokens[places], times[places], weights[places]
     if _spread(tokens, weights) < _LEAST_SPREAD_RATIO or (times <= 0).any():
-        return dict.fromkeys(name for name, kind in _FITTED.items() if kind == pl.Float64)
+        return dict.fromkeys(name for name, kind in _FITS.items() if kind == pl.Float64)
     line = _line(tokens, times, weights)
     floor, most = 0.0, _misfit(times, line.base + line.slope * tokens, weights)
     for end in np.quantile(tokens, np.linspace(0.1, 0.7, 7)):
@@ -202,10 +202,10 @@ def _spread(tokens: Floats, weights: Floats) -> float:
     return float(np.sqrt(np.average((tokens - mean) ** 2, weights=weights))) / mean
 
 
-Grouped = tuple[str | None, int | None, int, int, int]
+GroupRow = tuple[str | None, int | None, int, int, int]
 
 
-def grouped_shape(input_shapes: Cell, input_dtypes: Cell, output_shapes: Cell) -> Grouped | None:
+def grouped_shape(input_shapes: Cell, input_dtypes: Cell, output_shapes: Cell) -> GroupRow | None:
     """dtype, experts (of the rank; None: not told), inner, columns, tokens; None where unclear.
 
     Three ways, as in `flops.matrices.grouped`: rows of one x split over the matrices of w (tokens
@@ -232,7 +232,7 @@ def grouped_shape(input_shapes: Cell, input_dtypes: Cell, output_shapes: Cell) -
     return x.dtype, w.shape[0], x.shape[1], y.shape[-1], x.shape[0]
 
 
-def _of_lists(xs: tuple[Tensor | None, ...], ys: list[Tensor]) -> Grouped | None:
+def _of_lists(xs: tuple[Tensor | None, ...], ys: list[Tensor]) -> GroupRow | None:
     held = [x for x in xs if x is not None and len(x.shape) == 2]
     if len(held) != len(ys) or len({x.shape[1] for x in held}) != 1:
         return None
@@ -240,7 +240,7 @@ def _of_lists(xs: tuple[Tensor | None, ...], ys: list[Tensor]) -> Grouped | None
     return held[0].dtype, len(held), held[0].shape[1], ys[0].shape[-1], tokens
 
 
-def _of_one_weight(x: Tensor, w: Tensor, y: Tensor) -> Grouped | None:
+def _of_one_weight(x: Tensor, w: Tensor, y: Tensor) -> GroupRow | None:
     experts, rows, columns = y.shape
     shared = {
         tokens
@@ -251,7 +251,7 @@ def _of_one_weight(x: Tensor, w: Tensor, y: Tensor) -> Grouped | None:
     return (x.dtype, experts, rows, columns, shared.pop()) if len(shared) == 1 else None
 
 
-_FITTED: dict[str, type[pl.DataType]] = {
+_FITS: dict[str, type[pl.DataType]] = {
     "run": pl.String, "capture": pl.String, "type": pl.String, "dtype": pl.String,
     "experts": pl.Int64, "inner": pl.Int64, "columns": pl.Int64, "kernels_count": pl.Int64,
     "base_ns": pl.Float64, "ns_per_token": pl.Float64, "error_ns_per_token": pl.Float64,
@@ -280,7 +280,7 @@ def _with_shared_rate(products: pl.DataFrame) -> pl.DataFrame:
     most = level / centre  # nothing takes less than no time
     bound = pl.when((slope > most) & (slope <= most + 2 * error)).then(most).otherwise(slope)
     base = level - slope * centre
-    figures = [name for name, kind in _FITTED.items() if kind == pl.Float64]
+    figures = [name for name, kind in _FITS.items() if kind == pl.Float64]
     has_floor = pl.col("floor_tokens") > 0
     return (
         pl.concat(parts)

@@ -18,7 +18,7 @@ from ...flops.tokens import tokens_of_steps
 from .dropped_tokens import RoutedBy, RouterTokens
 from .load import ExpertTables
 
-_COUNTED = """
+_COUNTS = """
     select run, capture, count(distinct counted_by), max(counted_by) + 1
     from expert_counts group by all"""
 
@@ -60,7 +60,7 @@ def require_all_ranks(
     """Raises TraceNotFound where some ranks' counts are missing: what is planned or forecast from
     the others' is of another load. `data` is as of `sent_tokens`; None: a dump."""
     held = _manifests_by_capture(None if data is None else data[1])
-    rows = [] if data is None else data[0].execute(_COUNTED).fetchall()
+    rows = [] if data is None else data[0].execute(_COUNTS).fetchall()
     sizes = {(run, capture): (count, size) for run, capture, count, size in rows}
     for place, world in _worlds(tables).items():
         counted, expected = tables.counted

@@ -9,7 +9,7 @@ import polars as pl
 
 from .imbalance import PLACE, expert_loads
 
-MEASURED, PLACED, CONTIGUOUS = "measured", "placement", "contiguous"
+MEASURED, PLACEMENT, CONTIGUOUS = "measured", "placement", "contiguous"
 
 
 def device_loads(
@@ -50,12 +50,12 @@ def expert_places(
     `placement` (see `placed_loads`), or, where that does not have a layer and `devices` are given,
     in equal blocks in their order, as Megatron lays them out (`contiguous_placement`)."""
     nowhere = loads.clear().with_columns(
-        device=pl.lit(0, pl.Int64), tokens=pl.lit(0.0), basis=pl.lit(PLACED)
+        device=pl.lit(0, pl.Int64), tokens=pl.lit(0.0), basis=pl.lit(PLACEMENT)
     )
     places = [nowhere.select(*PLACE, "device", "tokens", "basis")]
     if placement is not None and not placement.is_empty():
         rows = placed_loads(loads, placement)
-        places.append(rows.with_columns(basis=pl.lit(PLACED)))
+        places.append(rows.with_columns(basis=pl.lit(PLACEMENT)))
         loads = loads.join(rows.select(PLACE).unique(), on=PLACE, how="anti", nulls_equal=True)
     if devices is not None:
         laid = contiguous_placement(loads, devices)

@@ -29,7 +29,7 @@ from .load import ExpertTables, expert_rows
 from .load_notes import told_by
 
 _TRAINING = pl.col("phase") == "train"
-_SENT: dict[str, type[pl.DataType]] = {
+_SENDS: dict[str, type[pl.DataType]] = {
     "run": pl.String, "capture": pl.String, "tokens_per_step": pl.Int64, "top_k": pl.Int64,
 }  # fmt: skip
 
@@ -74,7 +74,7 @@ def with_dropped(layers: pl.DataFrame, routed: RoutedBy) -> pl.DataFrame:
     is_known = _TRAINING & (sent - tokens >= -_WITHIN_RATIO * sent) & (tokens > 0) & ~is_other
     return (
         layers.join(
-            pl.DataFrame(rows, schema=_SENT, orient="row"),
+            pl.DataFrame(rows, schema=_SENDS, orient="row"),
             on=["run", "capture"], how="left", maintain_order="left",
         )
         .with_columns(dropped_tokens=pl.when(is_known).then((sent - tokens).clip(lower_bound=0)))

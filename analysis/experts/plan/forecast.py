@@ -32,7 +32,7 @@ Floats = npt.NDArray[np.float64]
 WINDOW = 20
 KEEP = 0.9
 QUANTILES = (0.05, 0.5, 0.95)
-_REMEMBERED = 150  # steps: KEEP ** 150 is 1e-7
+_MEMORY = 150  # steps: KEEP ** 150 is 1e-7
 _ORIGINS = 40
 _LEADS = 5
 
@@ -139,7 +139,7 @@ def forecast(loads: npt.ArrayLike, method: str, *, lead: int = 1, window: int = 
     if lead < 1 or window < 1:
         raise UsageError(f"lead and window must be 1 or more: got {lead} and {window}")
     counts = checked_loads(loads)
-    ahead = _ahead(proportions(counts[-max(window, _REMEMBERED) :]), method, lead, window)
+    ahead = _ahead(proportions(counts[-max(window, _MEMORY) :]), method, lead, window)
     return ahead * expected_tokens(counts, window)[:, None]
 
 
@@ -169,7 +169,7 @@ def backtest(loads: npt.ArrayLike, horizon: int, *, window: int = WINDOW) -> Bac
     least = min(window, steps - farthest)
     origins = np.unique(np.linspace(least, steps - farthest, _ORIGINS).round().astype(np.int64))
     shares = proportions(counts)
-    reach = max(window, _REMEMBERED)
+    reach = max(window, _MEMORY)
     residuals, errors = {}, {}
     for method in METHODS:
         cases = np.stack([

@@ -22,7 +22,7 @@ from .plan_inputs import known_loads
 from .plan_moves import Plan, plan
 
 _KEY = ("run", "capture", "phase")
-_PLANNED: dict[str, type[pl.DataType]] = {
+_PLANS: dict[str, type[pl.DataType]] = {
     "run": pl.String, "capture": pl.String, "phase": pl.String, "layer": pl.Int64,
     "max_over_mean_before": pl.Float64, "max_over_mean_after": pl.Float64,
     "predicted_gain_ns": pl.Float64, "moved_experts_count": pl.Int64, "migration_bytes": pl.Int64,
@@ -30,7 +30,7 @@ _PLANNED: dict[str, type[pl.DataType]] = {
     "gain_high_ns": pl.Float64, "migration_ns": pl.Float64, "break_even_steps": pl.Float64,
     "trigger": pl.Boolean,
 }  # fmt: skip
-_TESTED: dict[str, type[pl.DataType]] = {
+_TESTS: dict[str, type[pl.DataType]] = {
     "run": pl.String, "capture": pl.String, "phase": pl.String, "method": pl.String,
     "is_best": pl.Boolean, "error_ratio": pl.Float64, "low_ratio": pl.Float64,
     "median_ratio": pl.Float64, "high_ratio": pl.Float64, "tested_steps": pl.Int64,
@@ -155,7 +155,7 @@ def plan_rows(plans: list[ExpertPlan]) -> pl.DataFrame:
         )
     for row in rows:
         row.pop("gain_ns", None)
-    return pl.DataFrame(rows, schema=_PLANNED)
+    return pl.DataFrame(rows, schema=_PLANS)
 
 
 def plan_notes(plans: list[ExpertPlan]) -> list[str]:
@@ -246,7 +246,7 @@ def backtest_rows(tables: ExpertTables, horizon: int) -> tuple[pl.DataFrame, lis
         rows += [_tested_row(one, tested, method) for method in by_error]
     if refused is not None and not rows:
         raise refused
-    return pl.DataFrame(rows, schema=_TESTED), notes
+    return pl.DataFrame(rows, schema=_TESTS), notes
 
 
 def _tested_row(one: _LoadMatrix, tested: BackTest, method: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ SHAPE = (
     "output_formats",
 )  # fmt: skip
 _GPU = "kineto"
-_FOUND = {
+_SCHEMA = {
     "family": pl.String, "full_flops": pl.Int64, "causal_flops": pl.Int64, "dtype": pl.String,
     "moved_bytes": pl.Int64, "tokens": pl.Int64, "sequence_length": pl.Int64,
     "is_rounded": pl.Boolean, "reason": pl.String,
@@ -40,7 +40,7 @@ def counted_kernels(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.Da
     gpus = frame(con, f"select distinct run, capture, rank from ranks where framework = '{_GPU}'")
     shapes = rows.select(SHAPE).unique(maintain_order=True)
     shapes_with_flops = shapes.hstack(
-        pl.DataFrame([_cells(*shape) for shape in shapes.iter_rows()], schema=_FOUND, orient="row")
+        pl.DataFrame([_cells(*shape) for shape in shapes.iter_rows()], schema=_SCHEMA, orient="row")
     )
     kernels = rows.join(shapes_with_flops, on=SHAPE, how="left", nulls_equal=True)
     of_gpu = pl.col("is_gpu").fill_null(False)
@@ -96,10 +96,10 @@ def unresolved_kernels(counted: pl.DataFrame) -> pl.DataFrame:
 # A report counts the kernels of a capture three times.
 @lru_cache(maxsize=100_000)
 def _cells(*shape: str | None) -> tuple[object, ...]:
-    """What `_FOUND` names of a kernel by its `SHAPE`."""
+    """What `_SCHEMA` names of a kernel by its `SHAPE`."""
     flops = flops_of(*shape)
     if flops is None:
-        return (None,) * len(_FOUND)
+        return (None,) * len(_SCHEMA)
     return (
         flops.family, flops.full, flops.causal, flops.dtype, flops.moved_bytes, flops.tokens,
         flops.sequence_length, flops.is_rounded, flops.reason,

@@ -42,7 +42,7 @@ from .matrices import Product, UnclearShapes
 from .shapes import Cell, Tensor, tensors
 
 Family = Literal["matmul", "attention", "convolution"]
-Given = Sequence[Tensor | None]
+Operands = Sequence[Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,10 @@ class KernelFlops:
 
 def _two(
     rule: Callable[[Tensor, Tensor, Tensor], Product],
-) -> Callable[[Given, Given], Product]:
+) -> Callable[[Operands, Operands], Product]:
     """A rule on the first two inputs and the first output."""
 
-    def apply(inputs: Given, outputs: Given) -> Product:
+    def apply(inputs: Operands, outputs: Operands) -> Product:
         if (
             len(inputs) < 2
             or inputs[0] is None
@@ -88,11 +88,11 @@ def _two(
 
 
 def _one_product(
-    rule: Callable[[Given, Given], Product],
-) -> Callable[[Given, Given], Product]:
+    rule: Callable[[Operands, Operands], Product],
+) -> Callable[[Operands, Operands], Product]:
     """A rule for kernels that can have a second product with inputs and an output of its own."""
 
-    def apply(inputs: Given, outputs: Given) -> Product:
+    def apply(inputs: Operands, outputs: Operands) -> Product:
         if len(inputs) > 5 and inputs[4] is not None and inputs[5] is not None:
             raise UnclearShapes("a second product runs in the same kernel")
         return rule(inputs, outputs)
@@ -100,12 +100,12 @@ def _one_product(
     return apply
 
 
-Rule = Callable[[Given, Given], "Product | _Scores"]
+Rule = Callable[[Operands, Operands], "Product | _Scores"]
 _PRODUCT, _QUANTISED = _two(matrices.plain_product), _two(matrices.quantised_product)
 _GATHERED, _SCATTERED = _two(matrices.gathered_product), _two(matrices.scattered_product)
 
 # Beginning of a type (in lower case, as a regular expression) to what it does. The first that fits.
-_BLOCKED = ("NC1HWC0", "NDC1HWC0")
+_BLOCK_FORMATS = ("NC1HWC0", "NDC1HWC0")
 _OUTPUT_FIRST = ("NCHW", "NCDHW", "NHWC", "NDHWC", "ND", None)
 _OUTPUT_LAST = ("HWCN", "DHWCN")
 _CUBE = 16  # output channels of a filter are rounded up to it
@@ -150,7 +150,7 @@ def _convolution(x: Tensor, w: Tensor, y: Tensor) -> Product:
         w.shape[0] if w.layout in _OUTPUT_FIRST
         else w.shape[-1] if w.layout in _OUTPUT_LAST else 0
     )  # fmt: skip
-    if channels == 0 or x.layout in _BLOCKED or y.layout in _BLOCKED:
+    if channels == 0 or x.layout in _BLOCK_FORMATS or y.layout in _BLOCK_FORMATS:
         raise UnclearShapes("the filter's layout is not known")
     if channels not in (y.shape[1], y.shape[-1]):
         raise UnclearShapes("the shapes are not those of a convolution")
@@ -159,7 +159,7 @@ def _convolution(x: Tensor, w: Tensor, y: Tensor) -> Product:
 
 def _blocked_convolution(x: Tensor, w: Tensor, y: Tensor) -> Product:
     """Filter as (C1 x window, N1, N0, C0), others as (N, [D,] C1, H, W, C0)."""
-    if x.layout not in _BLOCKED or y.layout not in _BLOCKED or len(w.shape) != 4:
+    if x.layout not in _BLOCK_FORMATS or y.layout not in _BLOCK_FORMATS or len(w.shape) != 4:
         raise UnclearShapes("the filter's layout is not known")
     into, out = x.shape[-4], y.shape[-4]
     window_blocks, blocks, block, element = w.shape
@@ -175,7 +175,7 @@ def _blocked_convolution(x: Tensor, w: Tensor, y: Tensor) -> Product:
 
 
 _TRUTH = ("bool", "uint8")
-_COMPRESSED = ((2048, 2048), (3072, 2048))  # masks of causal and band, and of prefix
+_SMALL_MASKS = ((2048, 2048), (3072, 2048))  # masks of causal and band, and of prefix
 _STATISTIC = 8  # each maximum and sum is stored 8 times
 _WIDEST_HEAD = 768  # of fused attention; what is wider is all heads of a token
 
@@ -221,7 +221,7 @@ def _first_three(inputs: Sequence[Tensor | None]) -> tuple[Tensor, Tensor, Tenso
     return _wider(query, rotated[0]), _wider(key, rotated[1]), value
 
 
-def _rotated_parts(query: Tensor, key: Tensor, among: Given) -> Iterator[tuple[Tensor, Tensor]]:
+def _rotated_parts(query: Tensor, key: Tensor, among: Operands) -> Iterator[tuple[Tensor, Tensor]]:
     """Parts of all queries and keys that follow each other, as wide as these go together (MLA);
     the softmax's statistics do so, too. A result and its gradient never stand side by side."""
     for one, other in pairwise(among):
@@ -245,19 +245,19 @@ def _statistic(among: Sequence[Tensor | None]) -> tuple[int, ...] | None:
     return None
 
 
-def _lengths(others: Given) -> list[Tensor]:
+def _lengths(others: Operands) -> list[Tensor]:
     """Lists of sequence lengths: the integer vectors."""
     return [
         one for one in others if one is not None and one.dtype == "int64" and len(one.shape) == 1
     ]
 
 
-def _is_masked(others: Given, queries: int, keys: int) -> bool:
+def _is_masked(others: Operands, queries: int, keys: int) -> bool:
     """Whether one can be a mask: of truth values, of every query and key, or compressed."""
     return any(
         one is not None
         and len(one.shape) > 1
-        and (one.dtype in _TRUTH or one.shape[-2:] in ((queries, keys), *_COMPRESSED))
+        and (one.dtype in _TRUTH or one.shape[-2:] in ((queries, keys), *_SMALL_MASKS))
         for one in others
     )
 
@@ -277,7 +277,7 @@ def _scores(
     key: Tensor,
     value: Tensor,
     statistic: tuple[int, ...] | None,
-    others: Given,
+    others: Operands,
 ) -> _Scores:
     layouts = _layouts(query.shape, key.shape, value.shape, statistic, _lengths(others))
     counts = {_score_counts(sizes, others) for sizes in layouts}
@@ -288,7 +288,7 @@ def _scores(
     return counts.pop()
 
 
-def _score_counts(s: _Sizes, others: Given) -> _Scores:
+def _score_counts(s: _Sizes, others: Operands) -> _Scores:
     full = 2 * s.batch * s.queries * s.keys * (s.key_width + s.value_width)
     causal = full // 2 if s.queries == s.keys else None
     if not _is_masked(others, s.queries, s.keys):

@@ -17,7 +17,7 @@ from math import isqrt, prod
 from .shapes import Tensor
 
 NZ = "FRACTAL_NZ"
-_PACKED = (1, 2, 8)  # elements of a quantised matrix in one that is printed: int4 in int8, in int32
+_PACKS = (1, 2, 8)  # elements of a quantised matrix in one that is printed: int4 in int8, in int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def quantised_product(x: Tensor, w: Tensor, y: Tensor) -> Product:
         inner = x.element_count // rows if rows and x.element_count % rows == 0 else 0
         if inner and inner in x.shape[-2:]:
             batch = prod(w.shape[:-2]) if w.layout is None or not w.layout.startswith(NZ) else 1
-            if any(w.element_count * packed == batch * inner * columns for packed in _PACKED):
+            if any(w.element_count * packed == batch * inner * columns for packed in _PACKS):
                 return Product(2 * rows * columns * inner)
         raise
 

@@ -37,7 +37,7 @@ from .megatron_arguments import arguments_in, model_of_arguments
 from .sizes import first_of, needed_sizes, optional, whole
 
 _MOST_BYTES = 32 << 20  # of a log: its arguments stand at its beginning
-_NESTED = ("attention", "experts")
+_PARTS = ("attention", "experts")
 _LISTS = ("noop_layers", "layer_frequency")
 _FLAGS = ("gated", "tied_embeddings")
 
@@ -173,7 +173,7 @@ def _given_fields(
     for name, value in values.items():
         if name not in by_name or value is None:
             continue
-        checked = value if name in _NESTED else _check(name, value)
+        checked = value if name in _PARTS else _check(name, value)
         if checked is None:
             wrong.append(f"{prefix}{name} is {value!r}")
         else:
@@ -202,15 +202,15 @@ def _check(name: str, value: object) -> object:
     return size
 
 
-# model_type, lower case, by what its layers are. Those of `_STATED` always state the head size and
+# model_type, lower case, by what its layers are. Those of `_EXACT` always state the head size and
 # the key-value heads; of the others the first is hidden size / heads, the second all heads.
 _DENSE = frozenset({"gpt2", "llama", "mistral", "qwen2", "qwen3", "panguembedded"})
-_MIXED = frozenset({"mixtral", "qwen3_moe", "pangupromoe"})
+_MOE = frozenset({"mixtral", "qwen3_moe", "pangupromoe"})
 _LATENT = frozenset({
     "deepseek_v2", "deepseek_v3", "kimi_k2", "pangu_ultra_moe", "openpangu_moe",
     "openpangu_ultra_moe",
 })  # fmt: skip
-_STATED = frozenset({"qwen3", "qwen3_moe"})
+_EXACT = frozenset({"qwen3", "qwen3_moe"})
 _REMEDY = "add it to the file, as the model's own config.json has it"
 
 _LAYERS = {
@@ -237,10 +237,10 @@ _Q_RANK = ("q_lora_rank", "attention_q_lora_dim")
 def _model_of_config(config: Mapping[str, object], where: str, name: str) -> Model:
     """The model of a `config.json`. Raises UsageError with all keys that are missing."""
     kind = str(config.get("model_type", "")).lower().replace("-", "_")
-    if kind not in _DENSE | _MIXED | _LATENT:
+    if kind not in _DENSE | _MOE | _LATENT:
         raise UsageError(
             f"{where}: model_type {config.get('model_type')!r} is none of"
-            f" {', '.join(sorted(_DENSE | _MIXED | _LATENT))}: describe the model in TOML, with the"
+            f" {', '.join(sorted(_DENSE | _MOE | _LATENT))}: describe the model in TOML, with the"
             " fields docs/mfu.md lists"
         )
     if config.get("use_sliding_window"):
@@ -251,9 +251,9 @@ def _model_of_config(config: Mapping[str, object], where: str, name: str) -> Mod
         # null is an answer: queries without a low rank
         if first_of(config, _Q_RANK) is not None or not any(key in config for key in _Q_RANK):
             spellings["q_lora_rank"] = _Q_RANK
-    if kind in _STATED:
+    if kind in _EXACT:
         spellings |= {"head_dim": ("head_dim",), "kv_heads": _KV_HEADS}
-    has_experts = kind in _MIXED or (
+    has_experts = kind in _MOE or (
         kind in _LATENT and first_of(config, _EXPERTS["routed"]) is not None
     )
     if has_experts:

@@ -18,15 +18,15 @@ from npuscope.errors import UsageError
 from .architecture import Experts, GroupedQueries, Latent, Model
 from .sizes import first_of, needed_sizes, optional, whole
 
-_PRINTED = re.compile(r"(?:^|[\s\]:])([a-z][a-z0-9_]*) \.{2,} *(\S.*?)\s*$", re.MULTILINE)
+_ARGUMENT = re.compile(r"(?:^|[\s\]:])([a-z][a-z0-9_]*) \.{2,} *(\S.*?)\s*$", re.MULTILINE)
 _END = "end of arguments"
 _VALUE = r"(\"[^\"\n]*\"|'[^'\n]*'|[^\s\\]+)"
 _OPTION = re.compile(rf"--([A-Za-z][\w-]*)(?:(?:=|[ \t]+(?!-)){_VALUE})?")
-_PADDED = re.compile(r"> padded vocab \(size: \d+\) .*?\(new size: (\d+)\)")
+_VOCABULARY = re.compile(r"> padded vocab \(size: \d+\) .*?\(new size: (\d+)\)")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
-_CONTINUED = re.compile(r"\\[ \t]*\n")
+_CONTINUATION = re.compile(r"\\[ \t]*\n")
 # NAME=VALUE, or NAME=${NAME:-VALUE}; several may stand in a line, and a remark behind them.
-_ASSIGNED = re.compile(
+_ASSIGNMENT = re.compile(
     r"(?:^|(?<=[\s;]))(\w+)=[\"']?(?:\$\{\w+:?-)?([^\s\"'${}();#]+)\}?[\"']?(?=[\s;]|$)"
 )
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^${}]*))?\})")
@@ -46,7 +46,7 @@ _RANKS = {
     "v_head_dim": ("v_head_dim",),
 }
 _LATENT_FLAGS = ("multi_latent_attention", "multi_head_latent_attention")
-_UNCOUNTED = (
+_EXCLUSIONS = (
     "hybrid_override_pattern", "hybrid_layer_pattern", "hybrid_attention_ratio", "is_hybrid_model",
     "linear_attention_type", "linear_attention_freq", "experimental_attention_variant",
     "window_size", "heterogeneous_layers_config_path",
@@ -60,17 +60,17 @@ def arguments_in(text: str) -> dict[str, object] | None:
     None and False stand for themselves in a log and are left out. Where a log echoes its command
     too, what it prints as arguments holds.
     """
-    printed = dict(_PRINTED.findall(text.partition(_END)[0]))
+    printed = dict(_ARGUMENT.findall(text.partition(_END)[0]))
     if "hidden_size" in printed:
         arguments: dict[str, object] = {
             name: value for name, value in printed.items() if value not in _NOTHING
         }
-        padded = _PADDED.search(text)  # known only after the arguments were printed
+        padded = _VOCABULARY.search(text)  # known only after the arguments were printed
         if padded and "padded_vocab_size" not in arguments:
             arguments["padded_vocab_size"] = padded[1]
         return arguments
-    text = _CONTINUED.sub(" ", _COMMENT.sub("", text))
-    variables = dict(_ASSIGNED.findall(text))
+    text = _CONTINUATION.sub(" ", _COMMENT.sub("", text))
+    variables = dict(_ASSIGNMENT.findall(text))
     by_option: dict[str, object] = {}
     for name, text_here in _OPTION.findall(text):
         value = _VARIABLE.sub(lambda one: _value_of(one, variables), text_here.strip("\"'"))
@@ -90,7 +90,7 @@ def model_of_arguments(values: Mapping[str, object], where: str, name: str) -> M
 
     No-op layers of MindSpeed stay in `layers`; the vocabulary is the padded one where it is told.
     """
-    hybrid = [key for key in _UNCOUNTED if values.get(key) not in (None, "0", "0.0")]
+    hybrid = [key for key in _EXCLUSIONS if values.get(key) not in (None, "0", "0.0")]
     if hybrid:
         raise UsageError(f"{where}: {', '.join(hybrid)}: layers of several kinds are not counted")
     spellings: dict[str, tuple[str, ...]] = dict(_SIZES)

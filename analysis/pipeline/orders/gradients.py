@@ -28,7 +28,7 @@ _WITH_WEIGHTS = ("W", "BW")  # passes that make gradients of weights
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
+class Creation:
     """Passes that make gradients of weights of the last micro-batch: devices x passes x columns.
 
     begins_ns: from the end of the device's last pass on (before it: below 0). lasts_ns: 0 where a
@@ -75,7 +75,7 @@ class GradientReductions:
             )
         return replace(self, ready=ready, took_ns=took_ns)
 
-    def behind(self, its: Making, ready: float | None = None) -> Times:
+    def behind(self, its: Creation, ready: float | None = None) -> Times:
         """By device and column when the last reduction ends, from the end of the last pass on.
 
         ready: a share for all instead of their own.
@@ -105,7 +105,7 @@ def makes_weights_apart(schedule: Schedule) -> bool:
     return any(one.kind == "W" for order in schedule.orders for entry in order for one in entry)
 
 
-def making(graph: Precedence, starts_ns: Times, durations_ns: Times) -> Making:
+def making(graph: Precedence, starts_ns: Times, durations_ns: Times) -> Creation:
     """The passes that make gradients of weights of the last micro-batch."""
     devices, columns = len(graph.schedule.orders), starts_ns.shape[1]
     last = max(one.micro_batch for _, entry in graph.entries for one in entry)
@@ -119,7 +119,7 @@ def making(graph: Precedence, starts_ns: Times, durations_ns: Times) -> Making:
     for device, ats in enumerate(own):
         begins[device, : len(ats)] = starts_ns[ats] - end[device]
         lasts[device, : len(ats)] = durations_ns[ats]
-    return Making(begins, lasts, end)
+    return Creation(begins, lasts, end)
 
 
 def reduced_shares(

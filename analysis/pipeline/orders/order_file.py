@@ -124,7 +124,7 @@ def _check(schedule: Schedule, source: str, lines: dict[int, int]) -> None:
                 counts[kind][one.micro_batch] += 1
                 if counts[kind][one.micro_batch] > 1:
                     raise UsageError(
-                        f"{at}: micro-batch {one.micro_batch} goes {_SAID[kind]} chunk {one.chunk}"
+                        f"{at}: micro-batch {one.micro_batch} goes {_WORDS[kind]} chunk {one.chunk}"
                         " twice"
                     )
     for route in schedule.routes:
@@ -137,11 +137,11 @@ def _check(schedule: Schedule, source: str, lines: dict[int, int]) -> None:
                 if missing:
                     raise UsageError(
                         f"{source}: line {lines[device]}: micro-batch {min(missing)} never goes"
-                        f" {_SAID[kind]} chunk {chunk}"
+                        f" {_WORDS[kind]} chunk {chunk}"
                     )
 
 
-_SAID = {
+_WORDS = {
     "F": "forward through",
     "B": "backward through",
     "W": "backward for the weights of",

@@ -35,7 +35,7 @@ _VERDICTS_OF_SEVERAL = {
     "unknown": "slower than their peers, cause unknown",
 }
 _COMPLETE = "select count(*) filter (where is_complete), count(*) from arrivals {where}"
-_WAITED = """
+_WAITS = """
     select run, capture, step, cast(sum(wait_ns) as bigint) as wait_ns
     from last_arrivals {where} group by run, capture, step"""
 
@@ -202,7 +202,7 @@ def blame_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]
 def _unattributed_note(con: duckdb.DuckDBPyConnection, scope: Scope) -> Iterator[str]:
     """What of the waiting goes back to no rank, where that is most of it, and where to look."""
     clause, values = scope.where()
-    waits = frame(con, _WAITED.format(where=clause), values)
+    waits = frame(con, _WAITS.format(where=clause), values)
     waited_ns = int(without_warm_up(con, waits)["wait_ns"].sum())
     caused_ns = without_warm_up(con, rank_blame(con, scope))["caused_wait_ns"]
     told_ns = int(caused_ns.sum())

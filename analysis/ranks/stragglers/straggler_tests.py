@@ -360,7 +360,7 @@ def blame_ends(rates: pl.DataFrame) -> pl.DataFrame:
                 low, high = _ends(named[0])
                 rows.append({**blame, "rank": low, "other": high, "pair_count": counts[low]})
                 rows.append({**blame, "rank": high, "other": low, "pair_count": counts[high]})
-    return pl.DataFrame(rows, schema=_BLAMED)
+    return pl.DataFrame(rows, schema=_BLAMES)
 
 
 def slow_ends(rates: pl.DataFrame) -> pl.DataFrame:
@@ -418,7 +418,7 @@ def _sum_ends(named: list[dict[str, Any]], chance: float) -> dict[str, Any]:
     }
 
 
-_BLAMED = {
+_BLAMES = {
     "rank": pl.Int32, "link": pl.String, "other": pl.Int32, "slow_ratio": pl.Float64,
     "bandwidth_bytes_per_s": pl.Float64, "usual_bytes_per_s": pl.Float64, "excess_ns": pl.Float64,
     "transfer_count": pl.Int64, "pair_count": pl.Int64, "slow_pair_count": pl.Int64,

@@ -35,7 +35,7 @@ from .straggler_tests import SURE, WITHIN_STEPS, peers_value
 Verdict = Literal["host", "compute", "frequency", "alltoall_bytes", "link", "unknown"]
 
 MATTERS = 0.02  # of a rank's own time, or of a step
-_UNEXPLAINED = 0.04
+_RESIDUE = 0.04
 # From half of what makes kernels "slower": less is in the steps of clock readings. And beyond what
 # the clocks of the others scatter, as readings by cycles do, in standard deviations.
 _LOWER_FREQUENCY = 0.985
@@ -160,7 +160,7 @@ def _judge(
     if named:
         lines = [line for link in named for line in _link_lines(link, step_count)]
         return "link", _present([*lines, *own]), min(p_value, *(link["p_value"] for link in named))
-    if is_late and excess >= _UNEXPLAINED:
+    if is_late and excess >= _RESIDUE:
         return "unknown", _present([*own, *kernels, frequency, *pace]), p_value
     return None, [], p_value
 
@@ -267,7 +267,7 @@ _PART = (
 _KERNELS = """
 select rank, coalesce(step, -1) as step, by_key, key, core, count, total_ns, mean_ns
 from kernel_summary {where} and by_key in ('shape', 'name') and key is not null"""
-_GROUPED = """
+_GROUPS = """
 select rank, coalesce(step, -1) as step, sum(total_ns)::bigint as grouped_ns from kernel_summary
 {where} and by_key = 'type' and key ilike '%groupedmatmul%' group by all"""
 _BYTES = """
@@ -310,7 +310,7 @@ def traits(
         .join(
             _loads(
                 frame(con, _BYTES.format(where=clause), values),
-                frame(con, _GROUPED.format(where=clause), values),
+                frame(con, _GROUPS.format(where=clause), values),
             ),
             on="rank",
             how="left",

@@ -23,7 +23,7 @@ from ..changes import Change
 from ..operations import replicas
 from ..points import Integers
 from ..waits import computed_before
-from .pipeline import Picked, Pipeline, Times
+from .pipeline import Picks, Pipeline, Times
 from .schedules import execute_order, recognise_schedule, refuse_beside
 
 _MOST = 10_000  # micro-batches
@@ -107,12 +107,12 @@ def _by_passes(job: CaptureJob, own: Other, change: Change, passes: Ready) -> Ot
     return execute_order(job, passes, own, None, int(change.value))
 
 
-def _longest(pipelines: list[Pipeline], step: Picked, micro_batch: Picked) -> Times:
+def _longest(pipelines: list[Pipeline], step: Picks, micro_batch: Picks) -> Times:
     longest: Times = np.max([one.lengths(step, micro_batch) for one in pipelines], axis=0)
     return longest
 
 
-def _drawn(steps: Picked, recorded: int, count: int) -> tuple[Picked, Picked]:
+def _drawn(steps: Picks, recorded: int, count: int) -> tuple[Picks, Picks]:
     """Recorded micro-batches of which many steps are made, each drawn with all its stages and
     passes. The last one of a step also reduces gradients: it is drawn from last ones."""
     chance = np.random.default_rng(0)

@@ -11,7 +11,7 @@ from ...pipeline.execution import precedence
 from ...pipeline.schedules import schedule
 
 Times = NDArray[np.float64]
-Picked = NDArray[np.int64]
+Picks = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Pipeline:
     moved: tuple[Times, Times]
     ready: tuple[Times, Times]
 
-    def lengths(self, step: Picked, micro_batch: Picked) -> Times:
+    def lengths(self, step: Picks, micro_batch: Picks) -> Times:
         """From the first forward to the last backward of steps that are made of recorded
         micro-batches: by micro-batch and execution the step and the place of each in it.
 

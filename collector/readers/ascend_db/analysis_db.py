@@ -68,7 +68,7 @@ STEPS: tuple[Column, ...] = (
 )
 
 
-_KNOWN = ("CommAnalyzerTime", "CommAnalyzerBandwidth", "CommAnalyzerMatrix", "StepTraceTime")
+_TABLES = ("CommAnalyzerTime", "CommAnalyzerBandwidth", "CommAnalyzerMatrix", "StepTraceTime")
 
 
 def read(
@@ -84,10 +84,10 @@ def read(
         if not Path(path).stat().st_size:
             log.lose(path, "empty file")
         elif tables & {"comm_times", "comm_links", "comm_matrix", "profiler_steps"}:
-            with open_sqlite(path, _KNOWN) as db:
+            with open_sqlite(path, _TABLES) as db:
                 _note_variants(db, log)
                 there = {name.lower() for name in (*db.tables, *db.views)}
-                if db.tables and there.isdisjoint(name.lower() for name in _KNOWN):
+                if db.tables and there.isdisjoint(name.lower() for name in _TABLES):
                     named = ", ".join(sorted(db.tables)[:8])
                     log.lose(
                         path, "none of the tables of an analysis database, but {named}", named=named

@@ -76,7 +76,7 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "operator_memory": ("OP_MEMORY",),
 }  # fmt: skip
 _ENUM_TABLES = frozenset(table for table, _ in ENUMS.values())
-_KNOWN = frozenset({*TABLES, *COUNTERS}) | _ENUM_TABLES
+_KNOWN_TABLES = frozenset({*TABLES, *COUNTERS}) | _ENUM_TABLES
 _DERIVED = (
     "_enum", "_group", "_operator_call", "_ordered", "_part", "_queue_call", "_stack", "_stack_of",
     "_step_segments", "_target", "_word",
@@ -115,7 +115,7 @@ def read(
         left_bytes -= part
         advance(part)
 
-    with open_sqlite(path, _KNOWN) as file:
+    with open_sqlite(path, _KNOWN_TABLES) as file:
         _check_known(file)
         tell_views(file, TABLES, log)
         if not source.selection.light:
@@ -139,7 +139,7 @@ def read(
 
 
 def _check_known(file: SqliteFile) -> None:
-    if not file.tables.keys() & _KNOWN - _ENUM_TABLES:
+    if not file.tables.keys() & _KNOWN_TABLES - _ENUM_TABLES:
         names = ", ".join(sorted(file.tables)[:8]) or "no table at all"
         raise TraceFormatError(
             file.path,

@@ -46,7 +46,7 @@ def _port(name: str, column: str) -> _Counter:
     return _Counter(f"'{name}' || coalesce(' ' || {column}, '')", (column,))
 
 
-_CASED = "coalesce(upper(word[1]) || lower(word[2:]), '?')"
+_TITLE_CASE = "coalesce(upper(word[1]) || lower(word[2:]), '?')"
 _ACC = "'acc ' || coalesce(accId, -1)"
 
 COUNTERS: dict[str, _Counter] = {
@@ -55,11 +55,11 @@ COUNTERS: dict[str, _Counter] = {
         series={"freq": ("name", "'MHz' || coalesce(' die ' || nullif(dieId, 0), '')")},
     ),
     "HBM": _Counter(
-        f"'HBM ' || coalesce(hbmId, -1) || '/' || {_CASED}", ("hbmId",), "type",
-        {"bandwidth": ("name", f"{_CASED} || '(B/s)'")},
+        f"'HBM ' || coalesce(hbmId, -1) || '/' || {_TITLE_CASE}", ("hbmId",), "type",
+        {"bandwidth": ("name", f"{_TITLE_CASE} || '(B/s)'")},
     ),
     "LLC": _Counter(
-        f"'LLC ' || coalesce(llcId, -1) || ' ' || {_CASED}", ("llcId",), "mode",
+        f"'LLC ' || coalesce(llcId, -1) || ' ' || {_TITLE_CASE}", ("llcId",), "mode",
         {"hitRate": ("name || '/Hit Rate'", "'Hit Rate(%)'"),
          "throughput": ("name || '/Throughput'", "'Throughput(B/s)'")},
     ),

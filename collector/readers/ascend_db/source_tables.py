@@ -136,7 +136,7 @@ _SMALL = frozenset({
     "deviceId", "planeId", "srcRank", "dstRank", "rankSize", "rankId", "blockNum", "mixBlockNum",
 })  # fmt: skip
 # As many rows as all others together, and each but a value of a task.
-_UNCHECKED = ("TASK_PMU_INFO",)
+_NO_CHECK = ("TASK_PMU_INFO",)
 _NO_NAMES = ("N/A", "INVALID_TYPE", "RESERVED", "")
 
 
@@ -185,7 +185,7 @@ def load_table(
         empty = ", ".join(f'null as "{column.name}"' for column in wanted)
         run(con, f"create temp table {target} as select {typed} from (select {empty}) limit 0")
         return
-    if table not in _UNCHECKED:
+    if table not in _NO_CHECK:
         file.check(table)
     sql = f"create temp table {target} as select {typed} from _incoming"
     stream_columns(con, file.select(_sources(file, table, wanted), file.rows_of(table)), sql, spend)

@@ -77,7 +77,7 @@ _SCALAR = msgspec.json.Decoder(Scalar)
 _SERIES = msgspec.json.Decoder(list[dict[str, float | None]])
 _STRINGS = msgspec.json.Decoder(list[str])
 _INTS = msgspec.json.Decoder(list[int])
-_BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # A ratio by an unknown number of multiprocessors is written as no JSON can have it.
 _NO_NUMBER = re.compile(rb"(?<=[:,\[])\s*[-+]?(?:inf(?:inity)?|nan)\s*(?=[,}\]])", re.I)
 _WORD = re.compile(rb"inf|nan", re.I)
@@ -92,11 +92,11 @@ def decode_events(text: bytes, log: ReadLog) -> list[Event]:
     """
     try:
         return _EVENTS.decode(text)
-    except _BROKEN:
+    except _DECODE_ERRORS:
         pass
     try:  # durations as text
         return [_plain(event) for event in _ANY_EVENTS.decode(text)]
-    except _BROKEN:
+    except _DECODE_ERRORS:
         pass
     try:
         raws = _RAWS.decode(text)
@@ -222,7 +222,7 @@ def decode_series(events: Sequence[Event], log: ReadLog) -> list[dict[str, float
     """The `args` of counters: series -> value; empty where they are no numbers."""
     try:
         return _SERIES.decode(b"[" + b",".join([event.args for event in events]) + b"]")
-    except _BROKEN:
+    except _DECODE_ERRORS:
         pass
     one = msgspec.json.Decoder(dict[str, float | None], strict=False)
     series: list[dict[str, float | None]] = []
@@ -252,7 +252,7 @@ def instants_ns(values: Sequence[Raw], base_ns: int = 0) -> pa.Array:
     whole = _alike(values)
     if whole is None:
         texts: Sequence[str | None] = ()
-        with suppress(*_BROKEN):
+        with suppress(*_DECODE_ERRORS):
             texts = _STRINGS.decode(b"[" + b",".join(values) + b"]")
         if len(texts) != len(values):  # numbers, and times that are missing
             texts = [_text(replace_bad_bytes(bytes(value), None)) for value in values]

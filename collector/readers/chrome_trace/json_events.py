@@ -16,7 +16,7 @@ A whole array can also be cut into ranges, so that several processes read one fi
 A cut is recognised by decoding what follows it. In a string every quote is escaped, so `}, {"` can
 only stand at a string's end there, and what follows is no event. Behind a cut within an event's
 nested array events may seem to follow; then the range before it does not end with a whole event.
-That, and any other damage, is `Torn`: such a file has to be read in one go.
+That, and any other damage, is `TornRead`: such a file has to be read in one go.
 """
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ def _chunks(
                 ends = True
 
 
-class Torn(Exception):
+class TornRead(Exception):
     """The range is no sequence of whole events."""
 
 
@@ -406,7 +406,7 @@ def read_range(
     *,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[list[Event]]:
-    """Lists of the events between two cuts, in file order; Torn where these are not whole."""
+    """Lists of the events between two cuts, in file order; TornRead where these are not whole."""
     left, data = end - start, b""
     with open_regular(path) as file:
         file.seek(start)
@@ -415,7 +415,7 @@ def read_range(
             left -= len(chunk)
             advance(len(chunk))
             if not chunk or len(data) > JOIN_BYTES:
-                raise Torn(path)
+                raise TornRead(path)
             cut = _last_boundary(chunk)
             events = None
             if cut is not None and left:
@@ -427,5 +427,5 @@ def read_range(
             data = chunk[cut[1] :]
     events = _whole(decode, data.rstrip(BLANK).removesuffix(b","))
     if events is None:
-        raise Torn(path)
+        raise TornRead(path)
     yield events

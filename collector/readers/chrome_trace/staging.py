@@ -29,7 +29,7 @@ from ...engines.processes import LostWorker, Processes
 from ...model import ReadLog
 from .columns import Form, no_values, tables, waiting_rows
 from .events import Event, decode_events
-from .json_events import CHUNK_BYTES, Decode, Torn, ranges, read_events, read_range
+from .json_events import CHUNK_BYTES, Decode, TornRead, ranges, read_events, read_range
 
 if TYPE_CHECKING:
     from .scan_rows import Scan
@@ -44,7 +44,7 @@ SCAN_CHUNK_BYTES = 512 << 10  # a pass makes no values that would leave the proc
 _RANGES_OF_ONE, _RANGE_BYTES = 4, 24 << 20
 _ROW_GROUP_BYTES = 3 << 20
 # Columns of few values; looking for repetitions among ids only costs.
-_REPEATED = frozenset({
+_REPEATS = frozenset({
     "name", "kind", "level", "task_type", "category", "side", "series",
     "input_shapes", "input_dtypes", "module", "call_stack",
 })  # fmt: skip
@@ -111,7 +111,7 @@ def _stage_slice(
             log_of_work.info("%s: read in %d ranges", path, len(slices))
             advance(size_bytes - done_bytes)  # what stands around ranges
             return folders
-        except (Torn, _LostReader) as error:
+        except (TornRead, _LostReader) as error:
             log_of_work.info("%s: not in ranges (%r), reading it in one go", path, error)
             shutil.rmtree(place, ignore_errors=True)
             advance(-done_bytes)
@@ -209,7 +209,7 @@ def _stage_apart(
 ) -> list[Path]:
     """Stage parts by so many processes.
 
-    Raises Torn where a range is not whole, _LostReader where a process died, and what reading
+    Raises TornRead where a range is not whole, _LostReader where a process died, and what reading
     raises.
     """
     logs: dict[Path, ReadLog] = {}
@@ -271,7 +271,7 @@ class _StagedFiles:
                 folder / f"{kind}.parquet",
                 schema,
                 compression="lz4",
-                use_dictionary=[name for name in schema.names if name in _REPEATED],
+                use_dictionary=[name for name in schema.names if name in _REPEATS],
                 write_statistics=False,
             )
             for kind, schema in schemas.items()

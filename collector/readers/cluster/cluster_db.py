@@ -90,7 +90,7 @@ _DEVICES: tuple[Column, ...] = (
     ("host_uid", "text", ("hostUid",)), ("path", "text", ("profilePath",)),
 )  # fmt: skip
 _GROUP_TABLES = ("CommunicationGroupMapping", "CommunicationGroup")
-_KNOWN = (
+_TABLES = (
     *(table for _, tables, _ in _LARGE for table in tables), *_GROUP_TABLES,
     "ClusterStepTraceTime", "ClusterBaseInfo", "RankDeviceMap", "HostInfo",
 )  # fmt: skip
@@ -102,7 +102,7 @@ def read(con: duckdb.DuckDBPyConnection, path: str, facts: JobFacts) -> None:
 
     Raises TraceFormatError for a file that is no database or is damaged.
     """
-    with open_sqlite(path, _KNOWN) as db:
+    with open_sqlite(path, _TABLES) as db:
         met: list[str] = []
         for insert, tables, columns in _LARGE:
             if actual := _first(db, tables):
@@ -141,7 +141,7 @@ def _rows(db: SqliteFile, table: str, columns: tuple[Column, ...]) -> list[dict[
 
 def read_steps(con: duckdb.DuckDBPyConnection, path: str) -> None:
     """Fill the table of steps alone. Raises TraceFormatError like `read`."""
-    with open_sqlite(path, _KNOWN) as db:
+    with open_sqlite(path, _TABLES) as db:
         _fill_steps(con, db)
 
 

@@ -14,7 +14,7 @@ from ...model import RankSource, ReadLog, SourceFile
 from ...staging import insert_rows
 from . import hook, mindie_dump
 from .deployment_json import read_deployment
-from .load_files import DUMPED, HOOKED, MAP, RULE, ExpertFacts
+from .load_files import DUMP, HOOK, MAP, RULE, ExpertFacts
 from .load_frames import ExpertLoad
 
 # Rows that go to the engine at once.
@@ -32,14 +32,14 @@ def read_files(
     A deployment beside the hook's files tells where experts were. Raises TraceNotFound where there
     are no counts, TraceFormatError where they cannot be read.
     """
-    hooked = [file for file in files if HOOKED.fullmatch(Path(file.path).name)]
+    hooked = [file for file in files if HOOK.fullmatch(Path(file.path).name)]
     if not hooked:
         return mindie_dump.read_dump(files, advance=advance)
     files_of = hook.read_hook(hooked, advance=advance)
     rest = [file for file in files if file not in hooked]
     maps = [f.path for f in rest if MAP.fullmatch(Path(f.path).name)]
     notes = list(files_of.notes)
-    if any(DUMPED.fullmatch(Path(file.path).name) for file in rest):
+    if any(DUMP.fullmatch(Path(file.path).name) for file in rest):
         notes.append(
             Message(
                 "inference dumps in the same folder as the hook's files: not read; ingest "

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-HOOKED = re.compile(r"rank_?(\d{1,6})(?:\.(\d{1,9}))?\.jsonl")
-DUMPED = re.compile(r"(prefill|decode)_(\d{1,4})\.csv")
+HOOK = re.compile(r"rank_?(\d{1,6})(?:\.(\d{1,9}))?\.jsonl")
+DUMP = re.compile(r"(prefill|decode)_(\d{1,4})\.csv")
 CONFIG = "model_gen_config.json"
 MAP = re.compile(r"(?:(prefill|decode)_global_deployment|expert_map.*)\.json")
 # In a rank's rules: the folder, and before each of its facts.
@@ -41,12 +41,12 @@ class ExpertFacts:
 
 def is_load_file(name: str) -> bool:
     """Whether a file of this name counts tokens, or says where experts are."""
-    return name == CONFIG or any(one.fullmatch(name) for one in (HOOKED, DUMPED, MAP))
+    return name == CONFIG or any(one.fullmatch(name) for one in (HOOK, DUMP, MAP))
 
 
 def counts_tokens(name: str) -> bool:
     """Whether a file of this name counts tokens."""
-    return any(one.fullmatch(name) for one in (HOOKED, DUMPED))
+    return any(one.fullmatch(name) for one in (HOOK, DUMP))
 
 
 def part_of(path: str) -> tuple[int, int]:
@@ -55,7 +55,7 @@ def part_of(path: str) -> tuple[int, int]:
 
     Raises ValueError for another name.
     """
-    match = HOOKED.fullmatch(Path(path).name)
+    match = HOOK.fullmatch(Path(path).name)
     if not match:
         raise ValueError(path)
     return int(match[1]), int(match[2] or -1)

@@ -33,7 +33,7 @@ from npuscope.messages import Message
 from ...model import SourceFile
 from ...small_files import decode, open_regular, read_small
 from .deployment_json import Deployment, read_deployment
-from .load_files import CONFIG, DUMPED, ExpertFacts
+from .load_files import CONFIG, DUMP, ExpertFacts
 from .load_frames import (
     LOAD_SCHEMA,
     PLACEMENT_SCHEMA,
@@ -99,7 +99,7 @@ def read_dump(
     shared = max(0, config.num_dangling_shared_experts or 0) if is_apart else 0
     by_phase: dict[str, dict[int, SourceFile]] = {}
     for file in files:
-        named = DUMPED.fullmatch(Path(file.path).name)
+        named = DUMP.fullmatch(Path(file.path).name)
         if named and int(named[2]) >= shared:
             ranks = by_phase.setdefault(named[1], {})
             rank = int(named[2]) - shared

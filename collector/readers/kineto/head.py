@@ -36,7 +36,7 @@ _OPTIONS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with
 _WRITTEN_AT = re.compile(r"\.(\d{19})\.pt\.trace\.json(?:\.gz)?$", re.A)
 _LONGEST_NS = 24 * 3600 * 10**9  # a profile of a day: what looks longer was written later
 # How a packed file is damaged: what was unpacked before counts.
-_BROKEN = (EOFError, zlib.error, gzip.BadGzipFile)
+_READ_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ def read_beginning(path: str) -> bytes:
                 begun = begun or _EVENTS.search(data, max(0, len(data) - len(chunk) - 64))
                 if not chunk or (begun and len(data) - begun.end() >= _EDGE_BYTES):
                     break
-        except _BROKEN:
+        except _READ_ERRORS:
             pass
     return data
 

@@ -48,7 +48,7 @@ _TABLES = (
     "counters",
 )
 # Of large tables, the columns of words that repeat, and what tells these words.
-_WORDED = {
+_WORDS = {
     "host_ops": (("kind", "level", "name", "input_shapes", "input_dtypes", "module"), "host_words"),
     "counters": (("name", "series"), "counter_words"),
 }
@@ -74,7 +74,7 @@ def read(
     """
     form = TraceForm(counters="counters" in tables, stacks=source.selection.stacks)
     is_large = sum(file.size_bytes for file in source.files["trace"]) >= WORDS_FROM_BYTES
-    worded = frozenset(_WORDED) & tables if is_large else frozenset()
+    worded = frozenset(_WORDS) & tables if is_large else frozenset()
     try:
         with (
             words_for_text(con, worded),
@@ -114,7 +114,7 @@ def _derive(
     con.execute(sql["host_rows"])
     for table in _TABLES:
         if table in worded:
-            columns, words = _WORDED[table]
+            columns, words = _WORDS[table]
             enumerate_words(con, table, columns, sql[words])
         if table in tables:
             con.execute(sql[table].format(comm_rows=comm_rows))

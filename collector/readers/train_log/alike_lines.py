@@ -18,12 +18,12 @@ import numpy as np
 import polars as pl
 
 from .bar_lines import seconds
-from .log_lines import COLOUR, COLUMNS, MINDFORMERS, MORE_COLUMNS, POSITIVE, SUMMED, LogEntry, parse
+from .log_lines import COLOUR, COLUMNS, MINDFORMERS, MORE_COLUMNS, POSITIVE, SUMS, LogEntry, parse
 
 _NAMES = (*COLUMNS, *MORE_COLUMNS)
 # Told apart in one pass, without a look back: what is no number is seen when it is read as one.
 _LETTERS, _GROUPED_LETTERS, _DIGITS = "[-+0-9.eE]+", "[-+0-9.,eE]+", "[0-9]+"
-_GROUPED = r"^[-+]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]+)?$|^[^,]*$"
+_GROUPS = r"^[-+]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]+)?$|^[^,]*$"
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,2})?)"
 _TIME = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?"
 _TIME_LETTERS = "[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]+)?"
@@ -223,7 +223,7 @@ def _match_form(form: Form, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataF
     for at, *_ in form.figures:
         text = texts[at]
         if text.str.contains(",", literal=True).any():
-            is_so &= text.str.contains(_GROUPED)
+            is_so &= text.str.contains(_GROUPS)
             text = text.str.replace_all(",", "", literal=True)
         values_at[at] = text.cast(pl.Float64, strict=False)
         is_so &= values_at[at].is_finite()
@@ -244,7 +244,7 @@ def _match_form(form: Form, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataF
             ratios = np.where(values_here > 1, values_here / large, ratios)
         if name in POSITIVE:
             ratios = np.where(values_here > 0, ratios, np.nan)
-        is_more = name in SUMMED and name in values
+        is_more = name in SUMS and name in values
         values[name] = np.nan_to_num(values[name]) + ratios if is_more else ratios
     if "per_device" in values and "tokens_per_s" in values:  # it is said of these
         values["per_device"] = np.where(np.isnan(values["tokens_per_s"]), np.nan, 1.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from .log_lines import COLUMNS, MORE_COLUMNS, PER_DEVICE, POSITIVE, SUMMED, WEAK, column_of
+from .log_lines import COLUMNS, MORE_COLUMNS, PER_DEVICE, POSITIVE, SUMS, WEAK, column_of
 
 # Of larger exponents 64 bits may hold none.
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,2})?"
@@ -50,7 +50,7 @@ def split_bars(lines: pl.Series) -> tuple[pl.DataFrame, pl.Series]:
                 numbers = pieces_of_key["value"].to_numpy()
                 is_told = (numbers > 0) | (name not in POSITIVE)
                 places = lines_at[pieces_of_key["line"].to_numpy()[is_told]]
-                former = np.nan_to_num(values[places]) if name in SUMMED else 0.0
+                former = np.nan_to_num(values[places]) if name in SUMS else 0.0
                 values[places] = former + numbers[is_told] / divisor
         rows[name] = pl.Series(values).fill_nan(None)
     own = pieces.filter(  # of rates, which are above 0 where they are known

@@ -134,7 +134,7 @@ MORE_COLUMNS = (
 )  # fmt: skip
 # Told too where they ran beside generation: what did not is another key, which counts.
 WEAK = frozenset({"timing/reference_model", "timing/rule_reward", "timing/adv"})
-SUMMED = frozenset({"resharding_s"})  # told in two parts
+SUMS = frozenset({"resharding_s"})  # told in two parts
 _COUNTS = frozenset({"global batch size", "consumed samples", "consumed tokens"})
 # Zero here is what a trainer prints that does not know.
 _MAY_DIVERGE = frozenset({"loss", "grad_norm"})
@@ -144,9 +144,9 @@ PER_DEVICE = frozenset({
     "tokens per gpu per second (tgs)",
 })  # fmt: skip
 
-_GROUPED = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?"
+_GROUPS = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?"
 _PLAIN = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,4})?"
-_NUMBER = rf"[-+]?(?:{_GROUPED}|{_PLAIN}|[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)"
+_NUMBER = rf"[-+]?(?:{_GROUPS}|{_PLAIN}|[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)"
 _WHOLE_NUMBER = re.compile(rf"({_NUMBER})\s*(%?)")
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ITERATION = re.compile(r"\biteration(?::?\s+(\d{1,18})\s*/\s*\d{1,18}|:\s*(\d{1,18}))\s*\|")
@@ -165,7 +165,7 @@ MINDFORMERS = re.compile(r"\bEpoch:\[\s*(\d+)/\s*\d+\],\s*step:\[\s*(\d+)/\s*(\d
 # In 2023 `loss:[8.1/8.2], time:512.3 ms`: the step's and the mean loss.
 _FORMERS_PAIR = re.compile(rf"(\w+):\s*\[?({_NUMBER})(?:/{_NUMBER})?\]?(?:ms|T)?(?=[,\s}}]|$)")
 _FORMERS_TIME = re.compile(r"\btime:(?=\s*[-+\d.,eE]+\s*ms\b)")
-_WRAPPED = re.compile(r"\b(?:np\.|numpy\.|tensor)\w*\(([^()]*?)(?:,[^()]*)?\)")
+_WRAPPER = re.compile(r"\b(?:np\.|numpy\.|tensor)\w*\(([^()]*?)(?:,[^()]*)?\)")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?")
 _WORLD = re.compile(r"\busing world size: (\d{1,18})\b")
 
@@ -187,7 +187,7 @@ def parse(line: bytes, *, is_ended: bool = True) -> Iterator[LogEntry]:
     """
     text = _plain(line)
     if "np." in text or "numpy." in text or "tensor(" in text:
-        text = _WRAPPED.sub(r"\1", text)
+        text = _WRAPPER.sub(r"\1", text)
     starts = list(_ITERATION.finditer(text)) if "iteration" in text else []
     if starts:
         ends = [match.start() for match in starts[1:]] + [len(text)]
@@ -270,7 +270,7 @@ def _entries_of(
             divisor = 100.0
         if column in values and key in WEAK:
             continue
-        former = values.get(column, 0.0) if column in SUMMED else 0.0
+        former = values.get(column, 0.0) if column in SUMS else 0.0
         values[column] = former + value / divisor
         if key in PER_DEVICE:
             tokens_of = "device"

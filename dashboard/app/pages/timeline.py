@@ -16,7 +16,7 @@ from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.app.plain_text import sentence
 from npuscope.dashboard.app.state import BASE, MOST_LANES, KnownCapture
-from npuscope.dashboard.app.timeline_component import Drawn, draw_timeline
+from npuscope.dashboard.app.timeline_component import Timeline, draw_timeline
 from npuscope.errors import NpuscopeError
 
 page = open_page("timeline")
@@ -60,9 +60,9 @@ def lower_capture() -> KnownCapture | None:
     )  # fmt: skip
 
 
-def drawn_beneath(capture: KnownCapture | None) -> tuple[Drawn, Drawn | None]:
+def drawn_beneath(capture: KnownCapture | None) -> tuple[Timeline, Timeline | None]:
     """This capture, and the one beneath it where anything was recorded."""
-    one = Drawn(page, label_of(page.capture), at, borders)
+    one = Timeline(page, label_of(page.capture), at, borders)
     if capture is None:
         return one, None
     lower = page.at(capture)
@@ -71,7 +71,7 @@ def drawn_beneath(capture: KnownCapture | None) -> tuple[Drawn, Drawn | None]:
         return one, None
     own = lower.frame(step_borders, at=where)
     ours, theirs = answers.paired_steps(borders, own, view.step)
-    return replace(one, step=ours), Drawn(lower, label_of(lower.capture), where, own, theirs)
+    return replace(one, step=ours), Timeline(lower, label_of(lower.capture), where, own, theirs)
 
 
 draw_timeline(

@@ -17,7 +17,7 @@ from npuscope.messages import Message
 if TYPE_CHECKING:
     from npuscope.analysis.doctor.compared_steps import StepComparison
     from npuscope.collector.discover.search import Problem
-    from npuscope.collector.discover.unread_files import Unread
+    from npuscope.collector.discover.unread_files import UnreadFile
     from npuscope.collector.ingest.read_rank import RankOutcome
 
 NOT_LOOKED = "other files are listed only where PATH is a profile folder"
@@ -37,7 +37,7 @@ class Disk:
 
     failed: Sequence[RankOutcome] = ()
     problems: Sequence[Problem] = ()
-    beside: Sequence[Unread] | None = None
+    beside: Sequence[UnreadFile] | None = None
     compared: Sequence[StepComparison] = ()
 
 

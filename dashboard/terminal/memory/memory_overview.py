@@ -25,7 +25,7 @@ from .memory_tables import (
 )
 
 Place = tuple[str, str, int]  # run, capture, rank
-_GROWING = 10
+_MOST_GROWTH = 10
 
 
 def overview(con: duckdb.DuckDBPyConnection, facts: MemoryFacts, *, top: int) -> RenderableType:
@@ -86,15 +86,15 @@ def charts(
 
 def growth_lines(facts: MemoryFacts) -> Iterator[str]:
     """What is to be said about growth, in sentences."""
-    for row in facts.growing.head(_GROWING).to_dicts():
+    for row in facts.growing.head(_MOST_GROWTH).to_dicts():
         yield (
             f"rank {row['rank']}, {component_name(row)}: grows steadily,"
             f" {change(row['growth_per_step_bytes'])} MiB per step over steps"
             f" {row['first_step']}-{row['last_step']},"
             f" {mebibytes(row['last_bytes'])} MiB at the end"
         )
-    if facts.growing.height > _GROWING:
-        yield f"and {facts.growing.height - _GROWING} more: --by growth"
+    if facts.growing.height > _MOST_GROWTH:
+        yield f"and {facts.growing.height - _MOST_GROWTH} more: --by growth"
     if facts.growth.is_empty():
         yield "Growth: no steps were recorded with memory"
     elif facts.growth["is_steady"].null_count() == facts.growth.height:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from npuscope.analysis.scope import Scope
 
-_SHOWN = 20
+_MOST = 20
 
 Key = Literal[
     "stage", "cause", "operator", "thread", "rank", "step", "gain", "call", "episode", "pace",
@@ -54,7 +54,7 @@ def host(request: Request, by: By = "stage", *, top: TopOrAll = None) -> None:
         notes += gain_notes(frame) if by == "gain" else host_notes(data.con, scope)
         top_rows = frame if top is None else frame.head(top)
         if not request.json and top is None:
-            top_rows = frame.head(_SHOWN)
+            top_rows = frame.head(_MOST)
         request.answer(
             METRICS.get(by, "mean_free_time"), top_rows, notes,
             lambda rows: table_of(by, rows, left_out=frame.height - rows.height),

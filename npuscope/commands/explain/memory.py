@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from npuscope.analysis.query import MemoryKey
 
-_SHOWN = 10
+_MOST = 10
 
 Key = Literal["component", "holder", "block", "step", "growth", "curve", "spread"]
 By = Annotated[
@@ -56,14 +56,14 @@ def memory(request: Request, by: By = None, bins: Bins = 240, *, top: TopOrAll =
             raise UsageError(reason)
         notes = notes_of(data, scope) + query.memory_notes(data.con, scope)
         if not request.json and by in (None, "curve"):
-            _draw(data.con, by, scope, top or _SHOWN)
+            _draw(data.con, by, scope, top or _MOST)
             say_notes(notes)
         else:
             key = by or "component"
             # A table of holders says how many more there are, one of blocks never shows all.
-            most = top if request.json else {"holder": None, "block": top or _SHOWN}.get(key, top)
+            most = top if request.json else {"holder": None, "block": top or _MOST}.get(key, top)
             metric, frame = query.memory_by(data.con, key, scope, bins=bins, top=most)
-            request.answer(metric, frame, notes, partial(_table, key, top or _SHOWN))
+            request.answer(metric, frame, notes, partial(_table, key, top or _MOST))
 
 
 def _draw(con: duckdb.DuckDBPyConnection, key: MemoryKey | None, scope: Scope, top: int) -> None:

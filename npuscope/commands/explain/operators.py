@@ -15,7 +15,7 @@ from npuscope.errors import TraceNotFound, UsageError
 if TYPE_CHECKING:
     import polars as pl
 
-_SHOWN = 20
+_MOST = 20
 
 Key = Literal["shape", "class", "step", "pmu", "cause", "evidence"]
 By = Annotated[Key, typer.Option("--by", metavar="KEY", help="|".join(get_args(Key)))]
@@ -63,7 +63,7 @@ def operators(
             request.require_steps(data, scope)
         notes = notes_of(data, scope)
         notes += headroom.headroom_notes(frame, of=by)
-        most = _SHOWN if top is None and not request.json else top
+        most = _MOST if top is None and not request.json else top
         top_rows = frame if most is None else frame.head(most)
         request.answer(
             _METRICS[by], top_rows, notes,

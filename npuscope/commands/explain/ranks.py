@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from npuscope.analysis.scope import Scope
     from npuscope.profile import OpenTables
 
-_SHOWN = 16
+_MOST = 16
 _NONE = "no communication was recorded: no rank waits for another"
 Explain = Annotated[
     int | None, typer.Option("--explain", metavar="RANK", min=0, help="Evidence of one rank.")
@@ -62,7 +62,7 @@ def ranks(request: Request, explain: Explain = None, *, top: TopOrAll = None) ->
             else:
                 parts = blame.later_steps(data.con, step_parts(data.con, scope))
                 own = exposed_parts(parts, ("run", "capture", "rank"))
-                show(ranks_table(later, top=top or _SHOWN, waits=own))
+                show(ranks_table(later, top=top or _MOST, waits=own))
             say_notes(notes)
 
 

@@ -55,7 +55,7 @@ ModelName = Annotated[
         "--model", metavar="FILE|PRESET", help="Model config: gives top-k and tokens per step."
     ),
 ]
-_SHOWN = 20  # rows of each step for people, where there is one for each expert or device
+_MOST = 20  # rows of each step for people, where there is one for each expert or device
 _NONE = (
     "no expert load here: the profiler does not record it; the training hook"
     " (tokens_per_expert/rank*.jsonl) or the inference server (decode_*.csv, prefill_*.csv) does."
@@ -271,7 +271,7 @@ def _answer(
     notes = load_rows.view_notes(tables, key, rows) + notes
     is_many = by in ("expert", "device") or (by == "layer" and within != "global")
     if is_many and not request.json and top is None:
-        fullest = load_rows.fullest(rows, key, _SHOWN)
+        fullest = load_rows.fullest(rows, key, _MOST)
         if fullest.height < rows.height:
             notes.append(
                 f"{rows.height - fullest.height} more rows: --json shows all, --top N more"

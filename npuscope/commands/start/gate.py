@@ -20,7 +20,7 @@ from npuscope.commands.start.report import Markdown, document, write
 from npuscope.console import print_json, print_text, say, show
 from npuscope.errors import UsageError
 
-_LIMITED = (
+_LIMITS = (
     "step_time, computing_time, exposed_communication_time, free_time, masking_ratio, mfu,"
     " peak_memory, expert_imbalance"
 )
@@ -46,7 +46,7 @@ Limits = Annotated[
     typer.Option(
         "--limit",
         metavar="NAME=LIMIT",
-        help=f"How far it may change: + grow, - fall. NAME is one of {_LIMITED}.",
+        help=f"How far it may change: + grow, - fall. NAME is one of {_LIMITS}.",
     ),
 ]
 LimitFile = Annotated[
@@ -65,7 +65,7 @@ Out = Annotated[
 MarkdownLanguage = Annotated[
     str, typer.Option("--lang", metavar="LANG", help="For --markdown: en|zh")
 ]
-Saved = Annotated[Path, typer.Option("-o", "--out", metavar="OUT", help="The file to write.")]
+To = Annotated[Path, typer.Option("-o", "--out", metavar="OUT", help="The file to write.")]
 Of = Annotated[
     str,
     typer.Argument(
@@ -149,7 +149,7 @@ def gate(
     leave_where_partial(*beside.places)
 
 
-def save(path: Of, out: Saved, also: Also = None, jobs: Jobs = None, memory: Memory = None) -> None:
+def save(path: Of, out: To, also: Also = None, jobs: Jobs = None, memory: Memory = None) -> None:
     """Keep what `gate` and `compare` need of a run as a file of a few kB.
 
     \b

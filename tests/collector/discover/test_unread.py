@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from npuscope.collector.discover.search import discover
-from npuscope.collector.discover.unread_files import Unread, unread
+from npuscope.collector.discover.unread_files import UnreadFile, unread
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.selection import parse_selection
 from npuscope.collector.store.manifest import manifests
 
 
-def kinds(found: list[Unread]) -> dict[str, int]:
+def kinds(found: list[UnreadFile]) -> dict[str, int]:
     return {one.what: one.count for one in found}
 
 
@@ -25,7 +25,7 @@ def profile(tmp_path: Path, write_profile: Callable[..., Path]) -> Path:
     return tmp_path / "job"
 
 
-def looked(path: Path) -> list[Unread]:
+def looked(path: Path) -> list[UnreadFile]:
     found = discover(path)
     files = [f.path for one in found.ranks for group in one.files.values() for f in group]
     return unread(path, files, [problem.path for problem in found.problems])

@@ -19,7 +19,7 @@ from npuscope.cli import app
 from npuscope.dashboard.app.launch import DEFAULT_PORT
 from npuscope.dashboard.exporter.exporter import exporter_metrics
 from npuscope.dashboard.exporter.gauges import GAUGES
-from npuscope.dashboard.exporter.newest_results import Standing
+from npuscope.dashboard.exporter.newest_results import Status
 from npuscope.dashboard.exporter.snapshot import ShownSeries, Snapshot, take_snapshot
 from tests.dashboard.exporter.scraping import promtool, require_prometheus
 
@@ -36,7 +36,7 @@ def parsed(path: Path) -> Any:
 
 
 def own_names() -> set[str]:
-    named = [*exporter_metrics(Standing(is_good=True), ShownSeries({}, {}))]
+    named = [*exporter_metrics(Status(is_good=True), ShownSeries({}, {}))]
     own = {f"{one.name}_total" if one.type == "counter" else one.name for one in named}
     exporter = (DASHBOARD / "exporter" / "exporter.py").read_text()
     watch = set(re.findall(r'"(npuscope_watch_[a-z_]+)"', exporter))

@@ -11,7 +11,7 @@ from rich.console import Console
 from npuscope.analysis.doctor.doctor import CaptureReport, examine
 from npuscope.analysis.scope import Scope
 from npuscope.collector.discover.search import Problem
-from npuscope.collector.discover.unread_files import Unread
+from npuscope.collector.discover.unread_files import UnreadFile
 from npuscope.collector.ingest.read_rank import RankOutcome
 from npuscope.dashboard.terminal.doctor.doctor_rows import (
     Disk,
@@ -94,7 +94,7 @@ def test_troubles_come_first_and_what_is_beside_last(reports: list[CaptureReport
     disk = Disk(
         failed=[RankOutcome("job", "c", 256, "/p/h256_ascend_pt", error="the DB is cut")],
         problems=[Problem("/p/raw", "raw data only: run analyse() first")],
-        beside=[Unread("*.txt", "no file of a profiler", 3, 1500, "/p/a/notes.txt")],
+        beside=[UnreadFile("*.txt", "no file of a profiler", 3, 1500, "/p/a/notes.txt")],
     )
     text = drawn(reports, disk)
     assert text.index("raw data only") < text.index("256 of 260 ranks") < text.index("a/notes.txt")

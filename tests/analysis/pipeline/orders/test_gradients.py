@@ -11,8 +11,8 @@ from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.pipeline import tries
 from npuscope.analysis.pipeline.execution import precedence
 from npuscope.analysis.pipeline.orders.gradients import (
+    Creation,
     GradientReductions,
-    Making,
     makes_weights_apart,
     making,
 )
@@ -30,9 +30,9 @@ ONE_CHUNK = replace(SMALL, ep=1, micro_batches=16, seed=6)
 TWO_CHUNKS = replace(ONE_CHUNK, schedule="interleaved", chunks=2)
 
 
-def window_of(ns: float) -> Making:
+def window_of(ns: float) -> Creation:
     """One pass of a device, its last."""
-    return Making(np.array([[[-ns]]]), np.array([[[ns]]]), np.array([[0.0]]))
+    return Creation(np.array([[[-ns]]]), np.array([[[ns]]]), np.array([[0.0]]))
 
 
 def test_reductions_queue_in_their_lanes_from_when_gradients_are_ready() -> None:
@@ -48,7 +48,7 @@ def test_reductions_queue_in_their_lanes_from_when_gradients_are_ready() -> None
     late = GradientReductions(*(np.array([0]),) * 2, np.array([[0.0]]), np.array([[1.0]]))
     assert late.behind(window_of(9.0)).item() == 0.0
     # Two passes of 4 ns with 30 between them: what is ready (as) with the first comes before that.
-    apart = Making(np.array([[[-38.0], [-4.0]]]), np.array([[[4.0], [4.0]]]), np.array([[0.0]]))
+    apart = Creation(np.array([[[-38.0], [-4.0]]]), np.array([[[4.0], [4.0]]]), np.array([[0.0]]))
     for ready, behind in ((0.25, -2.0), (0.5, 0.0), (0.51, 0.0), (0.75, 32.0), (1.0, 34.0)):
         one = GradientReductions(*(np.array([0]),) * 2, np.array([[ready]]), np.array([[34.0]]))
         assert one.behind(apart).item() == max(behind, 0.0)

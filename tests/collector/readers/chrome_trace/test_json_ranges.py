@@ -15,7 +15,7 @@ from npuscope.collector.model import ReadLog
 from npuscope.collector.readers.chrome_trace import json_events, staging
 from npuscope.collector.readers.chrome_trace.events import decode_events
 from npuscope.collector.readers.chrome_trace.json_events import (
-    Torn,
+    TornRead,
     ranges,
     read_events,
     read_range,
@@ -85,7 +85,7 @@ def test_a_cut_inside_an_event_is_noticed(tmp_path: Path) -> None:
     path.write_text(json.dumps([{"ph": "X", "name": "outer", "args": {"list": nested}}]))
     parts = ranges(str(path), 2, decode)
     assert parts
-    with pytest.raises(Torn):
+    with pytest.raises(TornRead):
         for part in parts:
             list(read_range(str(path), *part, decode, lambda n: None))
 
@@ -115,7 +115,7 @@ def test_damaged_files_are_not_read_in_ranges(tmp_path: Path) -> None:
                 for piece in read_range(str(path), *part, decode, lambda n: None)
                 for name in piece
             ]
-        except Torn:
+        except TornRead:
             continue
         assert not parts or (found == in_one_go and not log.bytes_lost)
 
