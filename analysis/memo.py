@@ -34,7 +34,7 @@ class _Memory:
     added to them; `answers`: where that store keeps its own."""
 
     store: Path | None
-    told: dict[tuple[Hashable, ...], Any] = field(default_factory=dict)
+    results: dict[tuple[Hashable, ...], Any] = field(default_factory=dict)
     views: str = ""
     answers: Answers | None = None
 
@@ -55,7 +55,7 @@ def forget(con: duckdb.DuckDBPyConnection, views: str = "") -> None:
     """Its views are about to be others: those of that name, which follow from the store alone."""
     if con in _MEMORIES:
         memory = _MEMORIES[con]
-        memory.told.clear()
+        memory.results.clear()
         memory.views = views
 
 
@@ -93,17 +93,17 @@ def _answering(
         call.apply_defaults()
         key = (answer.__module__, answer.__qualname__, *map(_hashable, call.args[1:]),
                *((name, _hashable(value)) for name, value in call.kwargs.items()))  # fmt: skip
-        if key not in memory.told:
+        if key not in memory.results:
             if is_kept and memory.store is not None:
                 result = _from_store(con, memory, key, lambda: answer(con, *args, **kwargs))
             else:
                 result = answer(con, *args, **kwargs)
             if most is not None:
-                mine = [other for other in memory.told if other[:2] == key[:2]]
+                mine = [other for other in memory.results if other[:2] == key[:2]]
                 for other in mine[: len(mine) - most + 1]:
-                    del memory.told[other]
-            memory.told[key] = result
-        copied: Told = _copy(memory.told[key])
+                    del memory.results[other]
+            memory.results[key] = result
+        copied: Told = _copy(memory.results[key])
         return copied
 
     return answered

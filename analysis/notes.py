@@ -111,7 +111,7 @@ def _all(con: duckdb.DuckDBPyConnection, query: str) -> pl.DataFrame:
 
 
 def _of(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
-    return rows.filter(**scope.chosen())
+    return rows.filter(**scope.values())
 
 
 def _missing(facts: dict[str, Any]) -> Iterable[str]:

@@ -85,7 +85,7 @@ def nothing_matches(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str:
     everything = steps(con)
     if everything.is_empty():
         return "no rank here has a step with figures: `npuscope doctor PATH` tells why"
-    for name, value in scope.chosen().items():
+    for name, value in scope.values().items():
         present = everything[name].drop_nulls().unique().sort().to_list()
         if value not in present:
             there = numbers(present) if name in ("rank", "step") else ", ".join(present)

@@ -141,8 +141,8 @@ def is_across(con: duckdb.DuckDBPyConnection) -> bool:
 def mfu_losses(con: duckdb.DuckDBPyConnection, here: Scope) -> tuple[Figures, pl.DataFrame]:
     """What `mfu` tells, but for single kernels, and rows of its waterfall."""
     figures = mfu(con, here)
-    rows = losses(con, figures.rows, kernel_work(figures.counted), here)
-    return replace(figures, counted=figures.counted.clear()), rows
+    rows = losses(con, figures.rows, kernel_work(figures.kernels), here)
+    return replace(figures, kernels=figures.kernels.clear()), rows
 
 
 def no_waterfall(rows: pl.DataFrame, figures: Figures) -> str:

@@ -33,13 +33,13 @@ class Scope:
         """Whether rows of this run, and of this capture where one is given, may be asked for."""
         return self.run in (None, run) and (capture is None or self.capture in (None, capture))
 
-    def chosen(self, of: Sequence[str] = PLACE) -> dict[str, str | int]:
+    def values(self, of: Sequence[str] = PLACE) -> dict[str, str | int]:
         """What is chosen of these columns."""
         values = ((name, getattr(self, name)) for name in of)
         return {name: value for name, value in values if value is not None}
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {value}" for name, value in self.chosen().items())
+        return ", ".join(f"{name} {value}" for name, value in self.values().items())
 
     def where(
         self, of: Sequence[str] = PLACE, **equal: str | int | None
@@ -47,7 +47,7 @@ class Scope:
         """`where` clause for what is chosen of these columns and for what others equal, where that
         is not None; and its parameters."""
         conditions = {name: value for name, value in equal.items() if value is not None}
-        conditions |= self.chosen(of)
+        conditions |= self.values(of)
         clause = " and ".join(f"{column} = ?" for column in conditions)
         return (f"where {clause}" if conditions else ""), list(conditions.values())
 

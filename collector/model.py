@@ -101,7 +101,7 @@ class ReadLog:
     """What a reader tells about its work: kept in the rank's manifest.
 
     `rules` records choices between variants (key -> variant met), `rows_lost` and `bytes_lost` what
-    could not be read, `damaged` the files that were read in part only (path -> what is missing).
+    could not be read, `damage` the files that were read in part only (path -> what is missing).
     `options` are those the profiler ran with; None: no file tells.
     """
 
@@ -110,7 +110,7 @@ class ReadLog:
     options: dict[str, Option] | None = None
     rows_lost: int = 0
     bytes_lost: int = 0
-    damaged: dict[str, str] = field(default_factory=dict)
+    damage: dict[str, str] = field(default_factory=dict)
 
     def warn(self, text: str, /, **values: Value) -> None:
         """A message, or a template and its values; what was said is not said again."""
@@ -122,11 +122,11 @@ class ReadLog:
         """Tell what of a file is missing: it is listed as damaged, and the rank is not complete."""
         what = text if isinstance(text, Message) else Message(text, **values)
         self.warn("{place}: {note}", place=Path(path).name, note=what)
-        damage = self.damaged.get(path)
+        damage = self.damage.get(path)
         if damage is None:
-            self.damaged[path] = str(what)
+            self.damage[path] = str(what)
         elif what not in damage:
-            self.damaged[path] = f"{damage}; {what}"
+            self.damage[path] = f"{damage}; {what}"
 
 
 def storable(name: str) -> str:

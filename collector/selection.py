@@ -58,18 +58,18 @@ class Selection:
     stacks: bool = False
 
     @property
-    def kept(self) -> frozenset[str]:
+    def outputs(self) -> frozenset[str]:
         """Canonical tables whose rows are kept."""
         if self.light:
             return LIGHT
         return ALWAYS | frozenset(schema.tables() if self.tables is None else self.tables)
 
     @property
-    def read(self) -> frozenset[str]:
+    def inputs(self) -> frozenset[str]:
         """Canonical tables that must be read so that the kept ones are right."""
         if self.light:
             return LIGHT
-        kinds = set(self.kept)
+        kinds = set(self.outputs)
         if self.steps is not None and not kinds <= LIGHT:
             # They tell from when to when a step lasted, and which kernels cover its communication.
             kinds |= {"kernels", "comm_ops", "steps"}
@@ -83,7 +83,7 @@ class Selection:
     @property
     def is_whole(self) -> bool:
         """Whether nothing of a rank is left out but, at most, its call stacks."""
-        return self.steps is None and self.kept >= frozenset(schema.tables())
+        return self.steps is None and self.outputs >= frozenset(schema.tables())
 
     def has_rank(self, rank: int) -> bool:
         return self.ranks is None or contains(self.ranks, rank)
@@ -101,22 +101,22 @@ class Selection:
         return (
             _spans_cover(self.ranks, other.ranks)
             and _spans_cover(self.steps, other.steps)
-            and self.kept >= other.kept
+            and self.outputs >= other.outputs
             and (not self._is_lighter(other))
-            and (self.stacks or not other.stacks or "host_ops" not in other.kept)
+            and (self.stacks or not other.stacks or "host_ops" not in other.outputs)
         )
 
     def _is_lighter(self, other: Selection) -> bool:
         """Whether tables of both were read in full for `other` only: light `steps` know less."""
-        return self.light and not other.light and "steps" in other.read
+        return self.light and not other.light and "steps" in other.inputs
 
-    def joined(self, other: Selection) -> Selection:
+    def union(self, other: Selection) -> Selection:
         """What covers both: an ingest adds to what is there and takes nothing away."""
         if self.covers(other):
             return self
         if other.covers(self):
             return other
-        tables = self.kept | other.kept
+        tables = self.outputs | other.outputs
         light = self.light and other.light
         return Selection(
             _joined_spans(self.ranks, other.ranks),

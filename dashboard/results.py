@@ -167,7 +167,7 @@ def failures_table(result: IngestResult) -> Table:
     table = _table("not read", "where", "why")
     for problem in result.problems:
         table.add_row("folder", problem.path, problem.message)
-    for outcome in result.failed:
+    for outcome in result.failures:
         reason = (outcome.error or "").removeprefix(f"{outcome.root}: ")
         table.add_row(f"rank {outcome.rank}", outcome.root, reason)
     for rank, path, reason in result.unread_files:

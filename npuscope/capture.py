@@ -66,12 +66,12 @@ class Capture:
         self._is_closed = False
         self._asking = threading.RLock()  # a connection answers one question at a time
         self._is_across = False
-        self._locked: duckdb.DuckDBPyConnection | None = None
+        self._select: duckdb.DuckDBPyConnection | None = None
         with hear_ctrl_c(), contextlib.ExitStack() as opening:
             self._data = opening.enter_context(
                 open_tables(source, is_command=False, scope=Scope(run, capture))
             )
-            self._chosen = Scope(self._data.result.run if self._data.result else run, capture)
+            self._base = Scope(self._data.result.run if self._data.result else run, capture)
             self._require()
             self._open = opening.pop_all()
 
@@ -109,21 +109,21 @@ class Capture:
         from npuscope.dashboard.report.report import summary
 
         with self._ask():
-            return fragment(summary(self._across(), self._chosen, path=self._place))
+            return fragment(summary(self._across(), self._base, path=self._place))
 
     def facts(self) -> pl.DataFrame:
         """A row per run and capture: ranks, chips, versions, parallel sizes (`capture_facts`)."""
         from npuscope.analysis import query
 
         with self._ask():
-            return query.capture_facts(self._data.con, self._chosen)
+            return query.capture_facts(self._data.con, self._base)
 
     def notes(self) -> list[str]:
         """What to know beside the figures: limits of the capture, what reading lost or guessed."""
         from npuscope.analysis import query
 
         with self._ask():
-            notes = query.notes(self._data.con, self._chosen) + self._data.warnings
+            notes = query.notes(self._data.con, self._base) + self._data.warnings
             return [*self._data.left_out, *notes]
 
     def steps(self, *, rank: int | None = None, step: int | None = None) -> pl.DataFrame:
@@ -132,7 +132,7 @@ class Capture:
 
         with self._ask():
             scope = self._scope(rank, step)
-            return self._found(query.steps(self._data.con, scope), scope)
+            return self._check(query.steps(self._data.con, scope), scope)
 
     def kernels(
         self,
@@ -149,7 +149,7 @@ class Capture:
         check_whole(1, top=top)
         with self._ask():
             scope = self._scope(rank, step)
-            return self._found(query.kernels(self._data.con, scope, by=by, top=top), scope)
+            return self._check(query.kernels(self._data.con, scope, by=by, top=top), scope)
 
     def operators(
         self, by: OperatorKey = "shape", *, rank: int | None = None, step: int | None = None
@@ -161,7 +161,7 @@ class Capture:
         with self._ask():
             con = self._across() if by == "shape" else self._data.con
             scope = self._scope(rank, step)
-            return self._found(operators(con, scope, by=by), scope)
+            return self._check(operators(con, scope, by=by), scope)
 
     def comm(
         self,
@@ -178,7 +178,7 @@ class Capture:
         check_whole(1, top=top)
         with self._ask():
             scope = self._scope(rank, step)
-            return self._found(query.comm(self._across(), scope, by=by, top=top), scope)
+            return self._check(query.comm(self._across(), scope, by=by, top=top), scope)
 
     def mfu(
         self,
@@ -206,10 +206,10 @@ class Capture:
         with self._ask():
             scope = self._scope(rank, step)
             figures, given = self._figures(scope, peak, use)
-            self._found(figures.rows, scope)
+            self._check(figures.rows, scope)
             if by == "kernel":
                 peaks = chips.peaks(self._data.con, given)
-                return roofline.kernel_table(figures.counted, peaks, attention=attention)
+                return roofline.kernel_table(figures.kernels, peaks, attention=attention)
             if by == "step":
                 return figures.rows.select(column_names("mfu"))
             return job_mfu.gather_figures(self._data.con, figures.rows, by)
@@ -231,8 +231,8 @@ class Capture:
         with self._ask():
             scope = self._scope(rank, step)
             figures, _ = self._figures(scope, peak, None)
-            self._found(figures.rows, scope)
-            work = kernel_work(figures.counted, attention=attention)
+            self._check(figures.rows, scope)
+            work = kernel_work(figures.kernels, attention=attention)
             return losses(self._across(), figures.rows, work, scope)
 
     def experts(
@@ -260,7 +260,7 @@ class Capture:
                     )
                 tables, _ = device_loads(self._data.con, tables, scope.all_ranks)
             rows = load_rows.view(tables, by)
-            return self._found(rows.drop("basis", strict=False), scope)
+            return self._check(rows.drop("basis", strict=False), scope)
 
     def ranks(self, *, rank: int | None = None, step: int | None = None) -> pl.DataFrame:
         """Who makes the others wait in each step, and why; `evidence` is JSON text."""
@@ -268,7 +268,7 @@ class Capture:
 
         with self._ask():
             scope = self._scope(rank, step)
-            return self._found(rank_answer(self._across(), scope), scope)
+            return self._check(rank_answer(self._across(), scope), scope)
 
     def memory(self, by: MemoryKey = "component", *, rank: int | None = None) -> pl.DataFrame:
         """Device memory: peaks by component, holders, blocks, steps, growth, curve or spread."""
@@ -276,14 +276,14 @@ class Capture:
 
         with self._ask():
             scope = self._scope(rank)
-            return self._found(query.memory_by(self._data.con, by, scope)[1], scope)
+            return self._check(query.memory_by(self._data.con, by, scope)[1], scope)
 
     def findings(self) -> pl.DataFrame:
         """What is worth changing first, by predicted gain; `evidence` is JSON text."""
         from npuscope.analysis.findings.findings import finding_rows, findings
 
         with self._ask():
-            findings_here = findings(self._across(), self._chosen, path=self._place)
+            findings_here = findings(self._across(), self._base, path=self._place)
             return _frame(finding_rows(findings_here))
 
     def whatif(self, *changes: str) -> pl.DataFrame:
@@ -302,14 +302,14 @@ class Capture:
             raise UsageError("say what changes, such as whatif('rank:5=median')")
         with self._ask():
             con = self._across()
-            return whatif_steps(con, capture_job(con, self._chosen), parsed)
+            return whatif_steps(con, capture_job(con, self._base), parsed)
 
     def replay(self) -> pl.DataFrame:
         """How close a replay comes to the measured steps: how far to trust `whatif`."""
         from npuscope.analysis.replay.captures import capture_job, replay
 
         with self._ask():
-            return replay(capture_job(self._across(), self._chosen))
+            return replay(capture_job(self._across(), self._base))
 
     def critical_path(self) -> pl.DataFrame:
         """Which operations of which rank make a step as long as it is; rows add up to the step."""
@@ -317,7 +317,7 @@ class Capture:
         from npuscope.analysis.replay.critical_path import critical_path
 
         with self._ask():
-            return critical_path(capture_job(self._across(), self._chosen))
+            return critical_path(capture_job(self._across(), self._base))
 
     def compare(self, other: Capture, by: CompareKey = "part") -> pl.DataFrame:
         """Where each ns of the difference from this capture, the baseline, to the other comes from,
@@ -333,11 +333,11 @@ class Capture:
 
         def side(job: Capture) -> Side:
             with job._ask():
-                return measure(job._across(), job._chosen, key, target=str(job._data.target))
+                return measure(job._across(), job._base, key, target=str(job._data.target))
 
         def in_full(job: Capture, side: Side) -> Side:
             with job._ask():
-                return side.with_kernels(kernels_in_full(job._across(), job._chosen, key))
+                return side.with_kernels(kernels_in_full(job._across(), job._base, key))
 
         ours, theirs = side(self), side(other)
         if needs_all(ours, theirs):
@@ -358,7 +358,7 @@ class Capture:
         with self._ask():
             target = self._data.target
             read = opened_over(self._data.con, target) if is_store(target) else []
-            return _frame(doctor_rows(examine(self._data.con, read, self._chosen), Disk()))
+            return _frame(doctor_rows(examine(self._data.con, read, self._base), Disk()))
 
     def sql(self, text: str) -> pl.DataFrame:
         """One SELECT in DuckDB's SQL over the canonical tables and metrics of every run: no files,
@@ -370,18 +370,18 @@ class Capture:
         if not isinstance(text, str):
             raise UsageError(f"sql {text!r}: give a SELECT as text")
         with self._ask():
-            if self._locked is None:
-                self._locked = select_connection(self._data.target)
-                self._open.callback(self._locked.close)
+            if self._select is None:
+                self._select = select_connection(self._data.target)
+                self._open.callback(self._select.close)
             try:
-                rows = pl.from_arrow(run_select(self._locked, text).read_all())
+                rows = pl.from_arrow(run_select(self._select, text).read_all())
             except (
                 OSError,
                 pl.exceptions.PolarsError,
             ) as error:  # as intervals, which no frame has
                 raise UsageError(f"SQL: {error}") from error
             except KeyboardInterrupt:
-                self._locked = None  # its open result, which a traceback may hold, takes no query
+                self._select = None  # its open result, which a traceback may hold, takes no query
                 raise
             return rows if isinstance(rows, pl.DataFrame) else rows.to_frame()
 
@@ -434,14 +434,14 @@ class Capture:
                 " closed"
             )
 
-    def _found(self, rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
+    def _check(self, rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
         """These rows. Raises UsageError where there is none, as there is no such rank or step."""
         from npuscope.analysis import query
 
-        if rows.is_empty() and scope != self._chosen:
+        if rows.is_empty() and scope != self._base:
             if (reason := query.no_such_rank(self._data.con, scope)) is not None:
                 raise UsageError(reason)
-            steps = query.steps(self._data.con, self._chosen)
+            steps = query.steps(self._data.con, self._base)
             if scope.step is not None and scope.step not in steps["step"]:
                 raise UsageError(query.nothing_matches(self._data.con, scope))
         return rows
@@ -449,7 +449,7 @@ class Capture:
     def _scope(self, rank: int | None = None, step: int | None = None) -> Scope:
         check_whole(0, rank=rank)
         check_whole(step=step)
-        return Scope(self._chosen.run, self._chosen.capture, rank, step)
+        return Scope(self._base.run, self._base.capture, rank, step)
 
     @property
     def _place(self) -> str:
@@ -470,7 +470,7 @@ class Capture:
         """A single capture's scope, and its ranks. Raises UsageError where there are several."""
         from npuscope.analysis import query
 
-        facts = query.capture_facts(self._data.con, self._chosen).to_dicts()
+        facts = query.capture_facts(self._data.con, self._base).to_dicts()
         if len(facts) != 1:
             named = "; ".join(f"run={one['run']!r}, capture={one['capture']!r}" for one in facts)
             raise UsageError(f"{what} is of one capture: open it with one of {named}")
@@ -479,8 +479,8 @@ class Capture:
     def _require(self) -> None:
         from npuscope.analysis import query
 
-        if self._chosen.chosen() and query.capture_facts(self._data.con, self._chosen).is_empty():
-            raise UsageError(query.nothing_matches(self._data.con, self._chosen))
+        if self._base.values() and query.capture_facts(self._data.con, self._base).is_empty():
+            raise UsageError(query.nothing_matches(self._data.con, self._base))
 
 
 def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:

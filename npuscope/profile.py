@@ -187,7 +187,7 @@ def bring_up_to_date(
             expert_load=source.expert_load,
         )
     messages = [
-        f"rank {m.rank} of {m.capture} was removed from the source: dropped" for m in result.dropped
+        f"rank {m.rank} of {m.capture} was removed from the source: dropped" for m in result.drops
     ]
     if result.absent:
         some = some_spans(result.absent)
@@ -205,7 +205,7 @@ def _absent_steps(target: Path, result: IngestResult, selection: Selection) -> S
     from npuscope.collector.ingest.link import BY_STEP
     from npuscope.collector.selection import without
 
-    if selection.steps is None or not (result.published or result.unchanged):
+    if selection.steps is None or not (result.outcomes or result.unchanged):
         return ()
     con = store.open(target)
     try:

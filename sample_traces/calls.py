@@ -101,7 +101,7 @@ class Draft:
     groups: dict[str, Group]
     chance: random.Random
     noise: random.Random
-    planted: random.Random  # for kernels that stand in no job without the fault
+    dice: random.Random  # for kernels that stand in no job without the fault
     calls: list[Call] = field(default_factory=list)
     last: int = 0
     step: int = 0
@@ -111,14 +111,14 @@ class Draft:
     # Of operators whose backward is to come, by chunk and micro-batch.
     forward_sequences: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     meetings: dict[str, int] = field(default_factory=dict)
-    arrived: int | None = None  # what an exchange brought before it is used
+    arrival: int | None = None  # what an exchange brought before it is used
     half: str = ""  # attention or ffn of a layer
     is_kept: bool = True  # what this half makes, for its backward
     layer: int = -1
     block: int = -1
     blocks: dict[tuple[object, ...], list[int]] = field(default_factory=dict)  # by half, in use
     free: list[int] = field(default_factory=list)  # blocks that are so as of the next kernel
-    unreduced: int = 0  # layers whose gradients are still to be reduced
+    open_layers: int = 0  # layers whose gradients are still to be reduced
 
 
 class Place(NamedTuple):
@@ -239,7 +239,7 @@ def compute(
     kernels = plant(d.job, work)
     own = next((at for at, one in enumerate(kernels) if one is work), 0)
     for at, one in enumerate(kernels):
-        lots = (d.chance, d.noise) if at == own else (d.planted, d.planted)
+        lots = (d.chance, d.noise) if at == own else (d.dice, d.dice)
         index = _compute(d, one, stream, after, lots, backward=backward, even=even)
         after = ()
     return index

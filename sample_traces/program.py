@@ -133,7 +133,7 @@ def _take_turns(d: Draft, passes: list[tuple[Pass, Parts]]) -> None:
 
 def _receive(d: Draft, source: int, *, backward: bool) -> int:
     """A tensor of another stage: what the exchange before brought, else an operation of its own."""
-    arrival, d.arrived = d.arrived, None
+    arrival, d.arrival = d.arrival, None
     if arrival is None:
         arrival = peer_to_peer(d, source, d.place["pp"], backward=backward)
     return arrival
@@ -142,7 +142,7 @@ def _receive(d: Draft, source: int, *, backward: bool) -> int:
 def _send(d: Draft, target: int, *, backward: bool, exchanges: bool) -> None:
     """A tensor for another stage, in exchange for its next one or not."""
     if exchanges:
-        d.arrived = exchange(d, target)
+        d.arrival = exchange(d, target)
     else:
         peer_to_peer(d, d.place["pp"], target, backward=backward)
 
@@ -374,7 +374,7 @@ def _reduce(d: Draft, position: int, layers: int) -> None:
     if position < round(d.job.overlap * layers):
         _reduce_gradients(d)
     else:
-        d.unreduced += 1
+        d.open_layers += 1
 
 
 def _experts_backward(d: Draft, micro_batch: int, layer: int, after: tuple[int, ...]) -> Within:
@@ -400,9 +400,9 @@ def _experts_backward(d: Draft, micro_batch: int, layer: int, after: tuple[int, 
 def _finish(d: Draft) -> None:
     """The remaining gradients, their norm over the world, the optimizer."""
     job = d.job
-    for _ in range(d.unreduced):
+    for _ in range(d.open_layers):
         _reduce_gradients(d)
-    d.unreduced = 0
+    d.open_layers = 0
     issued = tuple(i for i, call in enumerate(d.calls) if isinstance(call, CommCall))[-4:]
     norm = d.last
     if "world" in d.groups and len(d.groups["world"].ranks) > 1:

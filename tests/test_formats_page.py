@@ -59,7 +59,7 @@ REAL = {
 
 
 def _stored(source: Path, into: Path) -> Path:
-    assert ingest(source, into, summarise=summarise, jobs=1).published
+    assert ingest(source, into, summarise=summarise, jobs=1).outcomes
     return into
 
 

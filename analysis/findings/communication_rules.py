@@ -104,9 +104,7 @@ def uncaptured_ranks(material: Material) -> Iterator[Finding]:
     pipeline_ns = sum(kinds.filter(pl.col("kind") == "pp")["absent_wait_per_step_ns"])
     is_stage = pipeline_ns > stake_ns / 2
     exposed_ns = mean(material.steps, "exposed_communication_ns") or 0.0
-    missing = (
-        material.uncaptured.filter(pl.col("kind") == "pp") if is_stage else material.uncaptured
-    )
+    missing = material.gaps.filter(pl.col("kind") == "pp") if is_stage else material.gaps
     ranks = sorted(set(missing["ranks"].explode().drop_nulls()))
     whom = Message("ranks that were not captured")
     if is_stage:

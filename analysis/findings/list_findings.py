@@ -148,7 +148,7 @@ def memory_fragmentation(material: Material) -> Iterator[Finding]:
 
 def memory_growth(material: Material) -> Iterator[Finding]:
     """Memory that grows from step to step."""
-    rows = material.memory.growing
+    rows = material.memory.steady
     if rows.is_empty():
         return
     first = rows.row(0, named=True)

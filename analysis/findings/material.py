@@ -36,7 +36,7 @@ class Material:
     communication and free time together), the rank's `pp_rank` and its pipeline `stage`, which
     groups tell, too, and whether it `is_apart`, of another program than the others. kernels: rows
     of the metric `mean_kernels` by type, of a rank's mean step. outside: ranks with events outside
-    of every step. parts: rows of the metric `step_parts` without warm-up. uncaptured: kind, ranks
+    of every step. parts: rows of the metric `step_parts` without warm-up. gaps: kind, ranks
     (members of such groups that were not captured).
     suspects: rows of `rank_suspects` with a verdict, without warm-up, and hosts: host, ranks,
     launch_interval_ns and launch_peers_ns (other hosts) of those whose ranks launch late; pairs:
@@ -57,7 +57,7 @@ class Material:
     outside: frozenset[int]
     memory: MemoryFacts
     parts: pl.DataFrame
-    uncaptured: pl.DataFrame
+    gaps: pl.DataFrame
     suspects: pl.DataFrame
     hosts: pl.DataFrame
     pairs: pl.DataFrame
@@ -139,7 +139,7 @@ def material(
         kernels=mean_kernels(con, scope, by="type"),
         outside=frozenset(number for (number,) in beyond),
         parts=without_warm_up(con, step_parts(con, scope)),
-        uncaptured=_uncaptured_ranks(con, run, capture),
+        gaps=_uncaptured_ranks(con, run, capture),
         suspects=suspects,
         hosts=_hosts(con, run, capture, suspects),
         pairs=_pairs(con, scope, steps),

@@ -240,7 +240,7 @@ def reconcile_figures(log: TrainLog, figures: Figures, use: ModelUse) -> pl.Data
     """Rows of `reconcile_log` for the model, length, tokens, devices and peaks of `figures`; none
     where the length of sequences is unknown."""
     sequence = (
-        use.sequence_length or log.facts.sequence_length or sequence_length_of(figures.counted)
+        use.sequence_length or log.facts.sequence_length or sequence_length_of(figures.kernels)
     )
     rows = figures.rows
     peaks = dict(

@@ -49,7 +49,7 @@ class MemoryFacts:
         return places[0] if places else None
 
     @property
-    def growing(self) -> pl.DataFrame:
+    def steady(self) -> pl.DataFrame:
         """Rows of `growth` that grow steadily, the fastest first."""
         return self.growth.filter(pl.col("is_steady")).sort(
             "growth_per_step_bytes", descending=True, maintain_order=True
@@ -219,7 +219,7 @@ def no_such_rank(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str | No
     """Why no rank is chosen: names what there is instead; None where one is."""
     present = frame(con, "select run, capture, rank from ranks")
     chosen = present
-    for name, value in scope.chosen(RANK).items():
+    for name, value in scope.values(RANK).items():
         chosen = chosen.filter(pl.col(name) == value)
         if chosen.is_empty():
             there = present[name].unique().sort().to_list()

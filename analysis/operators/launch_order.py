@@ -113,8 +113,8 @@ class Token:
     type: str
     moved_bytes: int | None
     largest_bytes: int
-    given: frozenset[Tensor]
-    made: tuple[Tensor, ...]
+    inputs: frozenset[Tensor]
+    outputs: tuple[Tensor, ...]
     input_shapes: str | None
 
 
@@ -263,7 +263,7 @@ class Took:
 
     dur_ns: npt.NDArray[np.float64]
     usual_ns: npt.NDArray[np.float64]
-    moved: npt.NDArray[np.float64]
+    traffic: npt.NDArray[np.float64]
     links: npt.NDArray[np.float64]
 
 
@@ -283,7 +283,7 @@ def _links(stage: Stage) -> npt.NDArray[np.float64]:
 
 
 def _bytes_between(one: Token, other: Token) -> float:
-    sizes = [tensor.size_bytes for tensor in one.made if tensor in other.given]
+    sizes = [tensor.size_bytes for tensor in one.outputs if tensor in other.inputs]
     return float(sum(size or 0 for size in sizes)) if sizes else -1.0
 
 
@@ -399,7 +399,7 @@ def _group_sequences(
     words = np.where(within, token[at], -1)
     total = np.where(within, took.dur_ns[at], 0).sum(axis=1)
     usual = np.where(within, took.usual_ns[at], 0).sum(axis=1)
-    bytes_ = np.where(within, took.moved[at], 0).sum(axis=1)
+    bytes_ = np.where(within, took.traffic[at], 0).sum(axis=1)
     linked = np.where(within[:, 1:], np.maximum(took.links[at[:, :-1]], 0), 0).sum(axis=1)
     distinct, which = np.unique(words, axis=0, return_inverse=True)
     which = which.ravel()
@@ -457,8 +457,8 @@ def _row(
     targets: Targets,
 ) -> Row:  # fmt: skip
     point, low, high = (one * stage.weight for one in headroom)
-    sizes = ";".join(",".join(map(str, one.shape)) for one in token.made)
-    dtype = token.made[0].dtype if token.made else None
+    sizes = ";".join(",".join(map(str, one.shape)) for one in token.outputs)
+    dtype = token.outputs[0].dtype if token.outputs else None
     entry = entry or {}
     return (
         stage.run, stage.capture, cause, token.type, sizes or None, dtype, count * stage.weight,

@@ -159,7 +159,7 @@ def pipeline_facts(
     pipeline: Pipeline, masking: pl.DataFrame, bubbles: pl.DataFrame | None
 ) -> pl.DataFrame:
     """The row of the metric, with rows of `pipeline_masking` and `pipeline_bubbles`."""
-    named = pipeline.named
+    named = pipeline.schedule
     whole = (
         masking.filter(kind="all")
         .group_by("phase")
@@ -177,7 +177,7 @@ def pipeline_facts(
         "run": pipeline.run, "capture": pipeline.capture, "schedule": named.name,
         "confidence": named.confidence, "distance_ratio": named.distance, "also": [*named.also],
         "micro_batches": named.micro_batches, "chunks": named.chunks, "stages": pipeline.stages,
-        "seen_stages": len(pipeline.seen), "basis": pipeline.basis,
+        "seen_stages": len(pipeline.present), "basis": pipeline.basis,
         "steady_masking_ratio": masked.get(STEADY), "step_masking_ratio": masked.get(STEP),
         "bubble_ratio": ratio, "bubble_cause": cause,
     }  # fmt: skip
@@ -206,14 +206,14 @@ def pipeline_notes(pipeline: Pipeline) -> list[str]:
     """What recognition rests on, and what it lacks."""
     from .recognition import NONE
 
-    named = pipeline.named
+    named = pipeline.schedule
     notes = [_BASIS[pipeline.basis], *unmarked_notes(pipeline)]
     if named.also:
         notes.append(Message(
             "what was captured fits {others} as well as {name}",
             others=", ".join(named.also), name=named.name,
         ))  # fmt: skip
-    if missing := sorted({*range(pipeline.stages)} - {*pipeline.seen}):
+    if missing := sorted({*range(pipeline.stages)} - {*pipeline.present}):
         notes.append(Message(
             "no passes of stages {stages} were captured: record a rank of every stage",
             stages=numbers(missing),

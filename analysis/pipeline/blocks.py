@@ -52,7 +52,7 @@ def pipeline_view(
         pipeline_tries(job, orders),
         pipeline_blocks(job, orders[0] if orders else None, column),
         pipeline_bubbles(job.pipeline),
-        job.pipeline.named.confidence,
+        job.pipeline.schedule.confidence,
         passes.steps[column],
         passes.ranks[column],
         tuple(tries_notes(job, orders)),
@@ -90,21 +90,21 @@ def pipeline_blocks(job: Ready, order: OrderRequest | None, column: int) -> pl.D
     """The rows of the metric."""
     passes = job.measured
     # Without hosts and replicas, as for `pipeline_bubbles`.
-    every = measure_passes(job.pipeline.passes, passes.made.schedule)
+    every = measure_passes(job.pipeline.passes, passes.graph.schedule)
     places = [*zip(every.steps, every.ranks, strict=True)]
     own = places.index((passes.steps[column], passes.ranks[column]))
     shares = {cause: one[:, own] for cause, one in step_pauses(job.pipeline, every).items()}
     starts, ends = every.starts_ns[:, own], every.ends_ns[:, own]
     late = float(shares["late start"].max())
-    rows = _rows(every.made, starts + late, ends + late, shares, is_tried=False)
+    rows = _rows(every.graph, starts + late, ends + late, shares, is_tried=False)
     if order is not None:
         other = try_order(job, order)
         times = np.rint(other.durations_ns)
         shares = {cause: one[:, column]
-                  for cause, one in order_pauses(passes, other.made, times).items()}  # fmt: skip
+                  for cause, one in order_pauses(passes, other.graph, times).items()}  # fmt: skip
         starts = other.starts_ns[:, column]
         ends = starts + other.durations_ns[:, column]
-        rows += _rows(other.made, starts, ends, shares, is_tried=True)
+        rows += _rows(other.graph, starts, ends, shares, is_tried=True)
     frame = pl.DataFrame(rows, schema=_SCHEMA, orient="row")
     return frame.filter((pl.col("dur_ns") > 0) | (pl.col("share_ns") != 0))
 

@@ -35,20 +35,20 @@ def rank_bubbles(pipeline: Pipeline) -> pl.DataFrame:
     bubble_ns (of it, no pass of the rank ran), and a column for each of CAUSES: these add up to
     bubble_ns. Raises CannotAnswer where no order was recognised, or passes of stages are missing.
     """
-    order = pipeline.named.order
+    order = pipeline.schedule.order
     if order is None:
         raise CannotAnswer(
             Message("no schedule was recognised, so its bubbles have no causes to tell apart")
         )
     job = measure_passes(pipeline.passes, order)
     shares = step_pauses(pipeline, job)
-    devices = _devices(job.made)
+    devices = _devices(job.graph)
     parts = {
         cause: np.stack([pauses[devices == at].sum(axis=0) for at in range(job.devices)])
         for cause, pauses in shares.items()
     }
     work = np.zeros_like(parts["other"])
-    np.add.at(work, devices[: len(job.made.entries)], job.ends_ns - job.starts_ns)
+    np.add.at(work, devices[: len(job.graph.entries)], job.ends_ns - job.starts_ns)
     bubbles: Times = np.sum([*parts.values()], axis=0)
     rows = {
         "step": [step for step in job.steps for _ in range(job.devices)],
@@ -66,7 +66,7 @@ def step_pauses(pipeline: Pipeline, job: MeasuredPasses) -> dict[str, Times]:
     """What each of CAUSES makes of each pause x column of a pipeline that ran: pauses before
     entries, then behind the last one of each device. Whole ns, some negative; they add up to the
     pauses, in a window from the first start of any rank of the step to the last end."""
-    graph = job.made
+    graph = job.graph
     shares = order_pauses(job, graph, job.ends_ns - job.starts_ns)
     executed: Times = np.sum([*shares.values()], axis=0)
     starts, ends = _windows(pipeline, job)

@@ -39,7 +39,7 @@ class MeasuredPasses:
     None: unknown.
     """
 
-    made: Precedence
+    graph: Precedence
     steps: tuple[int | None, ...]
     ranks: tuple[tuple[int, ...], ...]
     starts_ns: Times
@@ -55,12 +55,12 @@ class MeasuredPasses:
 
     @property
     def devices(self) -> int:
-        return len(self.made.schedule.orders)
+        return len(self.graph.schedule.orders)
 
     @property
     def places(self) -> int:
         """Parts of the model that a micro-batch passes."""
-        return len(self.made.schedule.routes[0])
+        return len(self.graph.schedule.routes[0])
 
     @property
     def micro_batches(self) -> int:
@@ -97,13 +97,13 @@ class MeasuredPasses:
         has_pairs = any(len(entry) > 1 for _, entry in graph.entries)
         return self.lags_ns if has_pairs else self.alone_lags_ns
 
-    def _known(self, times_ns: Times) -> dict[tuple[int, int], Times]:
-        pairs = zip(self.made.links, times_ns, strict=True)
+    def _valid(self, times_ns: Times) -> dict[tuple[int, int], Times]:
+        pairs = zip(self.graph.links, times_ns, strict=True)
         return {link: ns for link, ns in pairs if not np.isnan(ns).any()}
 
     def _of_links(self, graph: Precedence, times_ns: Times, else_ns: Times) -> Times:
         """Gaps or lags of the links of an order, `else_ns` of those that were not measured."""
-        by_link = self._known(times_ns)
+        by_link = self._valid(times_ns)
         its = [by_link.get(link, ns) for link, ns in zip(graph.links, else_ns, strict=True)]
         return np.array(its).reshape(else_ns.shape)
 
@@ -114,7 +114,7 @@ class MeasuredPasses:
         def crosses(link: tuple[int, int]) -> bool:
             return self.hosts is not None and self.hosts[link[0]] != self.hosts[link[1]]
 
-        by_link = self._known(times_ns)
+        by_link = self._valid(times_ns)
         if not by_link:
             return else_ns
         usual = {}

@@ -32,7 +32,7 @@ _BESIDE = 0.3  # of the shorter of two passes
 class Pipeline:
     """A capture's pipeline: its passes (`passes`), and the schedule by its name and sizes.
 
-    stages: of the whole job, of which `seen` were captured. basis: what tells directions.
+    stages: of the whole job, of which `present` were captured. basis: what tells directions.
     work: of kernels and communication in the order of their program: at (position in `ops`), lane,
     direction (F, B, W), piece (which of the lane's passes of that direction; NULL: none); of all
     steps. passes, lanes: of the steps that means of training are over.
@@ -41,9 +41,9 @@ class Pipeline:
     run: str
     capture: str
     passes: pl.DataFrame
-    named: NamedSchedule
+    schedule: NamedSchedule
     stages: int
-    seen: tuple[int, ...]
+    present: tuple[int, ...]
     basis: str
     ops: Operations
     work: pl.DataFrame

@@ -39,7 +39,7 @@ _PARTS = ("layers_ns", "embedding_ns", "head_ns", "further_tokens_ns", "recomput
 #   excess_ns          bigint   compute_ns above the mean of the stages
 def pipeline_stages(pipeline: Pipeline) -> pl.DataFrame:
     """Rows of the metric; none where passes have no numbers."""
-    micro_batches = pipeline.named.micro_batches
+    micro_batches = pipeline.schedule.micro_batches
     if not micro_batches or pipeline.passes.is_empty():
         return pl.DataFrame(schema=_SCHEMA)
     ops = pipeline.ops
@@ -64,17 +64,18 @@ def pipeline_stages(pipeline: Pipeline) -> pl.DataFrame:
         is_attention=pl.col("type").str.contains(_ATTENTION),
         each=1.0 / (pl.col("lanes") * micro_batches),
     )
-    last = pipeline.named.order.routes[0][-1][0] if pipeline.named.order else max(pipeline.seen)
+    order = pipeline.schedule.order
+    last = order.routes[0][-1][0] if order else max(pipeline.present)
     has_shapes = kernels.filter(pl.col("stage") == last)["shapes"].count() > 0
     kernels = _with_steady_shapes(kernels, micro_batches)
-    first = pipeline.named.order.routes[0][0][0] if pipeline.named.order else 0
+    first = order.routes[0][0][0] if order else 0
     others = kernels.filter(pl.col("stage") != last).select("direction", "type", "shapes").unique()
     kernels = kernels.join(
         others.with_columns(is_common=pl.lit(value=True)), on=["direction", "type", "shapes"],
         how="left", nulls_equal=True,
     ).with_columns(
         is_own=(pl.col("stage") == last) & pl.col("is_common").is_null() & ~pl.col("is_embedding")
-        & pl.lit(len(pipeline.seen) > 1)
+        & pl.lit(len(pipeline.present) > 1)
         & (_passes().over("stage", "direction", "type", "shapes") > _half(micro_batches))
     )  # fmt: skip
     time = pl.col("dur") * pl.col("each")
@@ -118,7 +119,7 @@ def pipeline_stages(pipeline: Pipeline) -> pl.DataFrame:
     }
     rows = rows.with_columns(compute_ns=pl.col("compute").floor().cast(pl.Int64), **whole_ns)
     mean = int(rows["compute_ns"].sum()) // max(rows.height, 1)
-    is_unknown = (pl.col("stage") == last) & pl.lit(not has_shapes or len(pipeline.seen) < 2)
+    is_unknown = (pl.col("stage") == last) & pl.lit(not has_shapes or len(pipeline.present) < 2)
     rows = rows.with_columns(
         head_ns=pl.when(~is_unknown).then("head_ns"),
         further_tokens_ns=pl.when(~is_unknown | (pl.col("further") == 0)).then("further_tokens_ns"),

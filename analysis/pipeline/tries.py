@@ -111,7 +111,7 @@ def ready(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Ready:
     its passes are not known."""
     if pipeline.stages <= 1:
         raise CannotAnswer(Message("the job has one pipeline stage: there is no order to change"))
-    return ready_in(con, pipeline, pipeline.passes, pipeline.named.order)
+    return ready_in(con, pipeline, pipeline.passes, pipeline.schedule.order)
 
 
 def ready_in(
@@ -128,7 +128,7 @@ def ready_in(
                 " record all stages and the operators of the host"
             )
         )
-    missing = sorted(set(range(pipeline.stages)) - set(pipeline.seen))
+    missing = sorted(set(range(pipeline.stages)) - set(pipeline.present))
     if missing:
         raise CannotAnswer(
             Message(
@@ -180,7 +180,7 @@ def _memory(
            for at in range(measures.devices)]  # fmt: skip
     if not all(its):
         return None, ()
-    order = factual.made.schedule
+    order = factual.graph.schedule
     counts, _ = held_micro_batches(measures, Facts(), factual)
     chunks = [count / float(order.share) for count in counts]
     bytes_by_place = [float(np.median([one[1] for one in own])) / max(most, 1.0)
@@ -199,7 +199,7 @@ def placed_layers(job: Ready, limit_bytes: float | None) -> OrderRequest:
     what it keeps of micro-batches. Raises CannotAnswer.
     """
     passes, facts = job.measured, job.facts
-    order = passes.made.schedule
+    order = passes.graph.schedule
     if facts.parts is None:
         raise CannotAnswer(Message("the layers of the model were not told apart in the passes"))
     bytes_by_place = facts.kept_bytes or (0.0,) * passes.places
@@ -255,7 +255,7 @@ def asked_tries(
     if places_layers:
         tries.append(placed_layers(job, limit_bytes))
     if not tries and micro_batches is not None:
-        named = job.pipeline.named
+        named = job.pipeline.schedule
         order = schedule(named.name, job.measured.devices, micro_batches, named.chunks)
         tries.append(OrderRequest(named.name, order))
     return tries
@@ -336,7 +336,7 @@ def those_that_go(
 #   devices              struct[]  device, bubble_ns, bubble_ratio, live_activations, kept_bytes
 def pipeline_tries(job: Ready, orders: Sequence[OrderRequest]) -> pl.DataFrame:
     """Rows of the metric. Raises CannotAnswer and UsageError."""
-    ran = job.measured.made.schedule
+    ran = job.measured.graph.schedule
     rows = [_row(job, OrderRequest(MEASURED, ran), job.factual)]
     rows += [_row(job, one, try_order(job, one)) for one in orders]
     return pl.DataFrame(rows, schema=_SCHEMA)
@@ -396,7 +396,7 @@ def _row(job: Ready, request: OrderRequest, done: ExecutedOrder) -> dict[str, ob
          "live_activations": counts[at], "kept_bytes": bytes_by_place[at]}
         for at, bubble in enumerate(bubbles)
     ]  # fmt: skip
-    is_priced = len(order.routes) == len(passes.made.schedule.routes)  # gradients of others are not
+    is_priced = len(order.routes) == len(passes.graph.schedule.routes)  # others' gradients are not
     has_pairs = any(len(entry) > 1 for one in order.orders for entry in one)
     limit = _same_work_ns(job, len(numbers)) if has_pairs else None
     return {
@@ -418,7 +418,7 @@ def _same_work_ns(job: Ready, micro_batches: int) -> float | None:
     """What the schedule that ran takes with so many micro-batches; None: it cannot have these."""
     if micro_batches == job.measured.micro_batches:
         return float(job.again_ns.mean())
-    named = job.pipeline.named
+    named = job.pipeline.schedule
     try:
         order = schedule(named.name, job.measured.devices, micro_batches, named.chunks)
     except UsageError:

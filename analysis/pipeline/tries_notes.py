@@ -64,7 +64,7 @@ def tries_notes(job: Ready, orders: Sequence[OrderRequest] = ()) -> list[str]:
                 share=percent(share),
             )
         )
-    ran = len(job.measured.made.schedule.routes)
+    ran = len(job.measured.graph.schedule.routes)
     notes += [
         Message(
             "{name} keeps {copies} copies of the model where {ran} ran: how long other ranks take"

@@ -89,7 +89,7 @@ def _factor(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
         within = mask.copy()
         mask[:-1], within[:-1] = structure.communication_of(ops, change)
         pace = own.pace * np.where(mask[:-1], factor, 1.0)
-        return replace(own.scaled(within, factor, mask), pace=pace)
+        return replace(own.scale(within, factor, mask), pace=pace)
     names = ops.names["name"].fill_null("").unique().to_list()
     is_whole = change.name in ops.types or change.name in names
     pattern, shapes = (change.name, "") if is_whole else change.kernel()
@@ -104,8 +104,8 @@ def _factor(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
         shapes_here = ops.names["shapes"].fill_null("").str.strip_chars('"')
         mask[:-1] &= shapes_here.eq(shapes).to_numpy()
     if not mask.any():
-        raise change.unknown(sorted({ops.types[at] for at in ops.type[ops.is_kernel]}))
-    return own.scaled(mask, factor)
+        raise change.no_such(sorted({ops.types[at] for at in ops.type[ops.is_kernel]}))
+    return own.scale(mask, factor)
 
 
 def _host(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
@@ -119,7 +119,7 @@ def _host(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     is_free = change.name == "free" and not change.value
     factor = 0.0 if is_free else change.factor()
     assert not isinstance(factor, str)
-    launched = job.waits.launched
+    launched = job.waits.launches
     mask = np.ones(len(launched), bool)
     if change.name and not is_free:
         hosts = dict(con.execute(
@@ -128,7 +128,7 @@ def _host(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
         ).fetchall())  # fmt: skip
         of_rank = np.array([hosts.get(rank) == change.name for rank in ops.ranks])
         if not of_rank.any():
-            raise change.unknown(sorted({name for name in hosts.values() if name}))
+            raise change.no_such(sorted({name for name in hosts.values() if name}))
         mask = of_rank[ops.rank[launched]]
     pauses = own.waits.pauses()
     rare = np.where(factor, _hiccups(job, pauses), 0)
@@ -143,7 +143,7 @@ def _between_steps(
     factor = change.factor()
     assert not isinstance(factor, str)
     ops, waits = job.ops, own.waits
-    first, launched = (_begins(ops, order) for order in (np.arange(len(ops.rank)), waits.launched))
+    first, launched = (_begins(ops, order) for order in (np.arange(len(ops.rank)), waits.launches))
     if not len(first):
         words = "one step was" if len(ops.steps) == 1 else "no step and the next one were"
         raise CannotAnswer(f"{change.word}: {words} recorded, so nothing lies between steps")
@@ -173,7 +173,7 @@ def _begins(ops: Operations, order: Indices | Integers) -> Integers:
 def _hiccups(job: CaptureJob, pauses: Integers) -> Integers:
     """What of a pause between launches is much beyond what the host takes at this place of its
     program in other steps and on other ranks: a faster or slower host has it, too."""
-    ops, launched = job.ops, job.waits.launched
+    ops, launched = job.ops, job.waits.launches
     rank, step = ops.rank[launched], ops.step[launched]
     begins = np.flatnonzero((np.diff(rank, prepend=-1) != 0) | (np.diff(step, prepend=-2) != 0))
     alike: dict[bytes, list[int]] = {}
@@ -212,7 +212,7 @@ def _link(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
         hit = np.array([name in ("all", link) for link in moved["link"].to_list()], bool)
     if not hit.any():
         pairs = sorted({f"{min(a, b)}-{max(a, b)}" for a, b in ends.tolist()})
-        raise change.unknown([*moved["link"].drop_nulls().unique().sort(), *pairs])
+        raise change.no_such([*moved["link"].drop_nulls().unique().sort(), *pairs])
     instance = ops.instance[moved["at"].to_numpy()]
     payload = moved["payload_ns"].cast(float).to_numpy().astype(np.int64)
     count = job.waits.meetings
@@ -231,7 +231,7 @@ def _link(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
             " members: record all ranks of its groups, with their operations"
         )
     moved = moved.with_columns(payload_ns=left)
-    return replace(own.lasting(durations, outside), moved=moved)
+    return replace(own.with_durations(durations, outside), payloads=moved)
 
 
 def _stage(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
@@ -239,7 +239,7 @@ def _stage(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: 
     durations, outside = (
         of_stages(con, job, one, change) for one in (own.waits.transfer, own.outside)
     )
-    return own.lasting(durations, outside)
+    return own.with_durations(durations, outside)
 
 
 def _rank(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
@@ -251,11 +251,11 @@ def _rank(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     kernels = ops.is_kernel
     number = {str(rank): at for at, rank in enumerate(ops.ranks)}
     if change.name != "all" and change.name not in number:
-        raise change.unknown(ops.ranks)
+        raise change.no_such(ops.ranks)
     ranks = range(len(ops.ranks)) if change.name == "all" else [number[change.name]]
     if not isinstance(value, str):
         mask = np.append(kernels & np.isin(ops.rank, [*ranks]), False)
-        return own.scaled(mask, value)
+        return own.scale(mask, value)
     shapes = ops.names["shapes"].rank("dense").fill_null(0).to_numpy()
     cores = ops.names["core"].rank("dense").fill_null(0).to_numpy()
     durations, is_there = own.waits.transfer.copy(), False
@@ -287,7 +287,7 @@ def _rank(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
         )
     outside = own.outside.copy()
     outside[:-1][kernels] = durations[:-1][kernels]
-    return own.lasting(durations, outside)
+    return own.with_durations(durations, outside)
 
 
 # In the order in which they work: how long operations last, what they move and when, the host, what

@@ -96,7 +96,7 @@ def _steps(job: CaptureJob, other: Other) -> tuple[pl.DataFrame, Other]:
     """The rows, and what they are predicted from: with kernels that lose as much beside transfers
     as was measured."""
     measured = job.measured.lengths()
-    replayed = job.kept.lengths()
+    replayed = job.replay.lengths()
     times = job.times(other.waits)
     alone = predicted = span_of(job.ops, times).lengths() + other.added_ns
     crowded = crowded_by(job, other, times)
@@ -110,12 +110,12 @@ def _steps(job: CaptureJob, other: Other) -> tuple[pl.DataFrame, Other]:
         variants.append(_waiting_for_others(job, alone, replayed))
     change = alone - replayed
     lost = job.contention.lost_ratio
-    share = job.unexplained.max(axis=1) + (_UNKNOWN_CONTENTION if lost is None else 0)
+    share = job.residue.max(axis=1) + (_UNKNOWN_CONTENTION if lost is None else 0)
     margin = np.abs(replayed - measured) + np.abs(change) * share
     if len(change) > 1:
         margin = margin + 2 * change.std(ddof=1) / np.sqrt(len(change))
     margin = margin + np.where(change != 0, _LEAST_ERROR * replayed, 0)
-    unsure = (job.unexplained + job.exogenous).max(axis=1)
+    unsure = (job.residue + job.exogenous).max(axis=1)
     gaps = np.maximum(np.minimum(unsure, 1.0) * measured - _LEAST_ERROR * replayed, 0)
     if other.added_as == "schedule":  # whoever executed the passes tells the whole range
         variants, margin, gaps = [predicted], np.zeros(len(change)), np.zeros(len(change))
@@ -184,7 +184,7 @@ def crowded_by(job: CaptureJob, other: Other, times: Timetable) -> Other:
     are (`times`: without that); what nothing changes stays as it is."""
     waits = other.waits
     for _ in range(_ROUNDS if job.contention.lost_ratio else 0):
-        durations = job.contention.stretched(job.ops, other.waits, times, other.hidden_ns)
+        durations = job.contention.stretch(job.ops, other.waits, times, other.hidden_ns)
         waits = replace(other.waits, transfer=durations)
         times = job.times(waits)
     return other if waits is other.waits else replace(other, waits=waits)

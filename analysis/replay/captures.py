@@ -34,7 +34,7 @@ _LONGEST_NS = 10**17  # of all that is changed together: three years
 class CaptureJob:
     """A capture with what waits for what; `warm_up` are steps that stand out.
 
-    measured, kept: its steps as they were, and replayed with recorded gaps. unexplained, exogenous:
+    measured, replay: its steps as they were, and replayed with recorded gaps. residue, exogenous:
     of each step and rank the share of gaps that nothing explains, and of such operations.
     """
 
@@ -43,8 +43,8 @@ class CaptureJob:
     ops: Operations
     waits: Waits
     measured: Span
-    kept: Span
-    unexplained: Ratios
+    replay: Span
+    residue: Ratios
     exogenous: Ratios
     warm_up: frozenset[int | None]
     contention: Contention
@@ -67,7 +67,7 @@ class CaptureJob:
 
     def span(self, waits: Waits | None = None) -> Span:
         """Steps of the same; of nothing else than what was recorded."""
-        return self.kept if waits is None else span_of(self.ops, self.times(waits))
+        return self.replay if waits is None else span_of(self.ops, self.times(waits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Other:
     `micro_batches`: of a step as it ran, and now (None: as many); `hidden_ns`: of operations the
     time that transfers are beside them which the replay no longer has (None: none); `is_told`:
     changes tell how long operations last, none is estimated from others, and nothing else
-    changes; `moved`: `payloads` as changes left them (None: no change of them)."""
+    changes; `payloads`: `payloads` as changes left them (None: no change of them)."""
 
     waits: Waits
     outside: Integers
@@ -89,21 +89,21 @@ class Other:
     micro_batches: tuple[int, int] | None = None
     hidden_ns: Integers | None = None
     is_told: bool = False
-    moved: pl.DataFrame | None = None
+    payloads: pl.DataFrame | None = None
 
     def unsure_by(self, less_ns: float, more_ns: float) -> Other:
         """The same where each step may take so much less or more, too."""
         less, more = self.unsure_ns
         return replace(self, unsure_ns=(less + round(less_ns), more + round(more_ns)))
 
-    def lasting(self, durations: Integers, outside: Integers) -> Other:
+    def with_durations(self, durations: Integers, outside: Integers) -> Other:
         """The same with other durations."""
         return replace(self, waits=replace(self.waits, transfer=durations), outside=outside)
 
-    def scaled(self, mask: Flags, factor: float, outside: Flags | None = None) -> Other:
+    def scale(self, mask: Flags, factor: float, outside: Flags | None = None) -> Other:
         """The same with some durations multiplied; `outside`: which, where exogenous ones change
         as others do. Raises UsageError where a step would last for years."""
-        return self.lasting(
+        return self.with_durations(
             scale(self.waits.transfer, mask, factor),
             scale(self.outside, mask if outside is None else outside, factor),
         )
@@ -203,9 +203,9 @@ def job_of(run: str, capture: str, ops: Operations, warm_up: frozenset[int | Non
 #   inferred_edge_ratio  double   share of edges that rules or touching times tell, not records
 def replay(job: CaptureJob) -> pl.DataFrame:
     """Rows of the metric."""
-    unexplained, exogenous = job.unexplained, job.exogenous
+    unexplained, exogenous = job.residue, job.exogenous
     inferred = float(np.mean(job.waits.origin != RECORDED)) if len(job.waits.origin) else 0.0
-    spans = (job.measured, job.kept, job.span(job.without_gaps))
+    spans = (job.measured, job.replay, job.span(job.without_gaps))
     of_job = [one.lengths() for one in spans]
     of_ranks = [one.lengths_by_rank() for one in spans]
     rows = []

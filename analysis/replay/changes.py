@@ -53,7 +53,7 @@ class Change:
         match = _SHAPES.fullmatch(self.name)
         return (match[1], match[2]) if match else (self.name, "")
 
-    def unknown(self, there: Collection[object]) -> UsageError:
+    def no_such(self, there: Collection[object]) -> UsageError:
         """What to raise where nothing has that name."""
         names = ", ".join(map(str, [*there][:12])) + (", ..." if len(there) > 12 else "")
         return UsageError(

@@ -28,7 +28,7 @@ class Contention:
     lost_ratio: float | None
     beside: Ratios
 
-    def stretched(
+    def stretch(
         self, ops: Operations, waits: Waits, times: Timetable, hidden_ns: Integers | None
     ) -> Integers:
         """Durations without what kernels lost where they ran, with what they lose where bytes move

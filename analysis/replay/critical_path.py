@@ -176,11 +176,11 @@ def _rows(job: CaptureJob, paths: list[Path | None]) -> pl.DataFrame:
     for step, path in zip(job.ops.steps, paths, strict=True):
         if path is None:
             continue
-        length = sum(ns for _, ns in path.spent.values())
+        length = sum(ns for _, ns in path.times.values())
         rows += [
             (job.run, job.capture, step, job.ops.ranks[rank], part, kind, of, count, ns,
              ns / length if length else None, path.behind_ns)
-            for (rank, part, kind, of), (count, ns) in path.spent.items()
+            for (rank, part, kind, of), (count, ns) in path.times.items()
         ]  # fmt: skip
     names = {
         "run": pl.String, "capture": pl.String, "step": pl.Int64, "rank": pl.Int32,
@@ -203,7 +203,7 @@ def time_by_part(job: CaptureJob, waits: Waits) -> list[dict[tuple[str, str | No
     frames = []
     for path in paths(job, waits, at, begins + waits.transfer[:-1]):
         parts: dict[tuple[str, str | None], int] = defaultdict(int)
-        for (_, part, kind, _), (_, ns) in path.spent.items() if path else ():
+        for (_, part, kind, _), (_, ns) in path.times.items() if path else ():
             parts[part, kind] += ns
         frames.append(dict(parts))
     return frames
@@ -214,7 +214,7 @@ class Path:
     """A way to the end of a step: how often and how long it is where, and by how much it is
     shorter than the longest."""
 
-    spent: dict[_Key, list[int]]
+    times: dict[_Key, list[int]]
     behind_ns: int
     pieces: list[tuple[_Key, int, int]]
 
@@ -249,7 +249,7 @@ def paths(
                 other = int(others[ends[others].argmax()])
                 behind = int(ends[latest] - ends[other])
         if is_second:
-            turn = second_longest(waits.points, at, walk.arrived, walk.binding, point, begin)
+            turn = second_longest(waits.points, at, walk.arrivals, walk.binding, point, begin)
             if turn is not None and (other is None or turn.behind_ns <= behind):
                 other, behind = None, turn.behind_ns
             elif other is None:
@@ -310,11 +310,11 @@ class _Walk:
     """Times of points, of each the edge that bound it (-1: none), when edges arrive."""
 
     job: CaptureJob
-    made: Waits
+    waits: Waits
     at: Integers
     source: Indices
     binding: Integers
-    arrived: Integers
+    arrivals: Integers
     pieces: list[tuple[_Key, int, int]] = field(default_factory=list)
 
     def start_of(self, op: int) -> int:
@@ -340,7 +340,7 @@ class _Walk:
     ) -> None:
         """The path to a point, down to `begin`, or one that takes another edge at a turn. Walks
         over what is on it, nothing else."""
-        points, at = self.made, self.at
+        points, at = self.waits, self.at
         while at[point] > begin:
             is_turn = turn is not None and point == turn.point
             edge = turn.edge if turn is not None and is_turn else int(self.binding[point])
@@ -353,7 +353,7 @@ class _Walk:
             spanned = int(at[point] - at[before])
             spanned -= turn.behind_ns if turn is not None and is_turn else 0
             if work < 0:
-                busy, launched = int(points.host[-1 - work]), int(points.launched[-1 - work])
+                busy, launched = int(points.host[-1 - work]), int(points.launches[-1 - work])
                 worked: _Key = (self._of(launched)[0], "host", None, None)
                 lagged = "launch"
             else:

@@ -25,7 +25,7 @@ def of_stages(
     stage_of = rank_stages(con, job.run, job.capture)
     there = sorted({stage_of[rank] for rank in ops.ranks if rank in stage_of})
     if change.name != "all" and change.name not in map(str, there):
-        raise change.unknown(there)
+        raise change.no_such(there)
     stages = [one for one in there if change.name in ("all", str(one))]
     at = np.array([stage_of.get(rank, -1) for rank in ops.ranks])[ops.rank]
     kernels = ops.is_kernel & (ops.step >= 0)

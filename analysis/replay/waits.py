@@ -54,7 +54,7 @@ class Waits:
     gap: Integers
     transfer: Integers  # durations by operation
     host: Integers  # by launch: host time since the point its host goes on from
-    launched: Indices  # operations by launch
+    launches: Indices  # operations by launch
     segment: Indices  # by launch: which of those points
     explained: Flags  # by point: has a recorded start that something explains
     meetings: int

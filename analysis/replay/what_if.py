@@ -283,7 +283,7 @@ def _mask_of(job: PhaseJob, change: Change) -> Mask:
         ]  # fmt: skip
         mask: Mask = np.isin(job.optypes, [*names])[:, None]
         if not names or (target == "optype" and not mask.any()):
-            raise change.unknown(optypes if target == "comm" else sorted(there))
+            raise change.no_such(optypes if target == "comm" else sorted(there))
         return mask
     workers = [(peer, stage) for stage in range(job.stages_count) for peer in job.dp_ranks]
     by_name: dict[str, list[tuple[int, int]]] = {}
@@ -293,7 +293,7 @@ def _mask_of(job: PhaseJob, change: Change) -> Mask:
     if target == "rank":
         by_name = {str(rank): [worker] for rank, worker in job.ranks.items()}
     if name not in by_name:
-        raise change.unknown(by_name)
+        raise change.no_such(by_name)
     return _of_workers(job, by_name[name])
 
 

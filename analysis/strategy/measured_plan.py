@@ -68,26 +68,25 @@ class Holding:
 class Plannable:
     """A measured job with all that a memory plan needs.
 
-    held: the fullest ranks of each stage, the fullest ones first. outside_bytes: by stage the most
-    that was allocated on a rank before and after passes were launched. unused_bytes: what the
-    allocator of the fullest one held at its peak and nothing used; None where reservations were not
-    recorded.
+    holdings: the fullest ranks of each stage, these first. outside_bytes: by stage the most that
+    was allocated on a rank before and after passes were launched. unused_bytes: what the allocator
+    of the fullest one held at its peak and nothing used; None where reservations were not recorded.
     """
 
     job: Ready
-    held: tuple[Holding, ...]
+    holdings: tuple[Holding, ...]
     outside_bytes: tuple[float, ...]
     unused_bytes: tuple[int | None, ...]
 
     @property
     def halves(self) -> tuple[Half, ...]:
         """Of the fullest ranks; what they take stands for all."""
-        return self.held[0].halves
+        return self.holdings[0].halves
 
     @property
     def peaks(self) -> tuple[float, ...]:
         """The most that was allocated, by stage."""
-        return tuple(map(max, self.held[0].inside_bytes, self.outside_bytes))
+        return tuple(map(max, self.holdings[0].inside_bytes, self.outside_bytes))
 
 
 def plannable(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Plannable:
@@ -95,7 +94,7 @@ def plannable(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Plannable:
     job = ready(con, pipeline) if pipeline.stages > 1 else _one_stage(con, pipeline)
     ops, run, capture = pipeline.ops, pipeline.run, pipeline.capture
     measures = job.measured
-    route = measures.made.schedule.routes[0]
+    route = measures.graph.schedule.routes[0]
     passes = pipeline.passes if pipeline.stages > 1 else _number_passes(pipeline)
     levels, outside, unused = _levels(con, pipeline, job)
     held = list[Holding]()
@@ -116,7 +115,7 @@ def plannable(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Plannable:
 
 
 def _one_stage(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Ready:
-    count = pipeline.named.micro_batches
+    count = pipeline.schedule.micro_batches
     if not count:
         raise CannotAnswer(
             Message("forward and backward passes were not told apart: record the host's operators")
@@ -207,7 +206,7 @@ def cheapest_decisions(
 ) -> list[list[Decision] | None]:
     """By stage the cheapest decisions that fit; None where all together do not."""
     passes = plannable.job.measured
-    routes = passes.made.schedule.routes
+    routes = passes.graph.schedule.routes
     return [
         _of_device(plannable, device, budget_bytes, constants, swaps=swaps,
                    places=[at for at, (on, _) in enumerate(routes[0]) if on == device])
@@ -282,7 +281,7 @@ def _lost_ns(
 
 def _in_flight(plannable: Plannable, device: int) -> dict[int, int]:
     """Micro-batches that each place of a device holds when it holds most."""
-    route = plannable.job.measured.made.schedule.routes[0]
+    route = plannable.job.measured.graph.schedule.routes[0]
     sizes = _sizes(plannable, plannable.halves, ())
     counts = {}
     for place, (on, chunk) in enumerate(route):
@@ -300,7 +299,7 @@ def _sizes(
     plannable: Plannable, halves: Sequence[Half], plan: Sequence[Decision]
 ) -> list[dict[int, float]]:
     """By device and chunk what a micro-batch keeps of its layers."""
-    route = plannable.job.measured.made.schedule.routes[0]
+    route = plannable.job.measured.graph.schedule.routes[0]
     sizes: list[dict[int, float]] = [{} for _ in range(plannable.job.measured.devices)]
     for half in halves:
         device, chunk = route[half.place]
@@ -315,10 +314,10 @@ def peak_bytes(plannable: Plannable, device: int, plan: Sequence[Decision]) -> f
     that backward runs again takes beside what its micro-batch still holds. Which rank is the
     fullest may change, as experts of another rank keep more of what is left."""
     spans = _spans(plannable)[device]
-    route = plannable.job.measured.made.schedule.routes[0]
+    route = plannable.job.measured.graph.schedule.routes[0]
     places = [at for at, (on, _) in enumerate(route) if on == device]
     most = plannable.outside_bytes[device]
-    for one in plannable.held:
+    for one in plannable.holdings:
         before, after = (
             held_at_most(spans, _sizes(plannable, one.halves, decision)[device])
             for decision in ((), plan)
@@ -347,7 +346,7 @@ def longer(
 ) -> tuple[Times, Times]:
     """Lengths of the pipelines of each step as they ran and with a plan, both executed."""
     job = plannable.job
-    passes, graph = job.measured, job.measured.made
+    passes, graph = job.measured, job.measured.graph
     forward = passes.alone_ns["F"]
     by_place = np.zeros((passes.places, forward.shape[2]))
     for one, half, lost_ns in _lost_ns(plannable, plan, constants):
@@ -401,7 +400,7 @@ def measured_plan(
 ) -> pl.DataFrame:
     """Rows of the metric, in the order of stages."""
     job = plannable.job
-    route = job.measured.made.schedule.routes[0]
+    route = job.measured.graph.schedule.routes[0]
     plans = cheapest_decisions(plannable, budget_bytes, constants, swaps=swaps)
     every = [one for plan in plans if plan for one in plan]
     before, after = longer(plannable, every, constants)

@@ -36,14 +36,14 @@ _NEVER_HIDDEN_RATIO = 0.05  # of what a swap moves
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What can be done to each of `layers` layers: `held` names the activations it is about, to
+    """What can be done to each of `layers` layers: `names` names the activations it is about, to
     each of which a layer does one thing at most. `back_bytes`: of one micro-batch and layer, what
     backward needs of it again. Of a swap, what it moves and what of that the `layer`'s work may
     hide."""
 
     kind: str
     action: str
-    held: tuple[str, ...]
+    names: tuple[str, ...]
     layers: int
     saved_bytes: float
     lost_s: float
@@ -97,10 +97,10 @@ def cheapest(choices: Sequence[Choice], needed_bytes: float) -> tuple[int, ...] 
         return (0,) * len(choices)
     if not choices:
         return None
-    helds = sorted({held for choice in choices for held in choice.held})
+    helds = sorted({held for choice in choices for held in choice.names})
     saved = np.array([choice.saved_bytes for choice in choices]) / needed_bytes
-    together = np.array([[float(held in choice.held) for choice in choices] for held in helds])
-    most = [max(choice.layers for choice in choices if held in choice.held) for held in helds]
+    together = np.array([[float(held in choice.names) for choice in choices] for held in helds])
+    most = [max(choice.layers for choice in choices if held in choice.names) for held in helds]
     # Of each pair of swaps a variable more: the layers that have both, no fewer than there must be.
     pairs = _both_swapped(choices)
     beside = np.zeros((len(pairs), len(choices) + len(pairs)))
@@ -172,12 +172,12 @@ def _backward(
     name = _KINDS[mixed]
     helds = [f"{name} attention", f"{name} ffn"]
     mine = [(one, count) for one, count in zip(choices, counts, strict=True)
-            if one.held[0] in helds]  # fmt: skip
-    whole = next(one for one, _ in mine if len(one.held) > 1)
+            if one.names[0] in helds]  # fmt: skip
+    whole = next(one for one, _ in mine if len(one.names) > 1)
     done: dict[str, list[Choice]] = {}
     for held in helds:
-        of_half = sorted((pair for pair in mine if held in pair[0].held),
-                         key=lambda pair: -len(pair[0].held))  # fmt: skip
+        of_half = sorted((pair for pair in mine if held in pair[0].names),
+                         key=lambda pair: -len(pair[0].names))  # fmt: skip
         done[held] = [one for one, count in of_half for _ in range(count)]
     for layer in reversed(range(whole.layers)):
         if layer < len(done[helds[0]]) and done[helds[0]][layer] is whole:
@@ -193,7 +193,7 @@ def peak_bytes(
     job: Job, memory: StageMemory, choices: Sequence[Choice], counts: Sequence[int]
 ) -> float:
     """The peak of a stage with so many layers of each choice."""
-    held = {one.held[0].split()[0] for one in choices}
+    held = {one.names[0].split()[0] for one in choices}
     back = max(
         (most_back_bytes(_backward(job, choices, counts, mixed=mixed))
          for mixed in (False, True) if _KINDS[mixed] in held), default=0.0,

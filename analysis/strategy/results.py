@@ -31,7 +31,7 @@ class SearchResult:
 
     strategies: pl.DataFrame
     sensitivity: pl.DataFrame
-    asked: Mapping[str, str] = field(default_factory=dict)
+    request: Mapping[str, str] = field(default_factory=dict)
     budget_bytes: int | None = None
 
 
@@ -46,7 +46,7 @@ class _Beside(msgspec.Struct):
 def found_parquet(strategies: SearchResult) -> memoryview:
     """The strategies as a Parquet file, everything else in its metadata."""
     beside = _Beside(
-        dict(strategies.asked), strategies.budget_bytes or 0, strategies.sensitivity.to_dicts()
+        dict(strategies.request), strategies.budget_bytes or 0, strategies.sensitivity.to_dicts()
     )
     file = BytesIO()
     strategies.strategies.write_parquet(file, metadata={_KEY: msgspec.json.encode(beside).decode()})

@@ -68,18 +68,18 @@ class _Seats:
 
     def __init__(self) -> None:
         self._track: int | None = None
-        self._taken: list[tuple[int, int]] = []
+        self._seats: list[tuple[int, int]] = []
         self._free: list[int] = []
 
     def take(self, one: Interval) -> int:
         """The lowest row that is free at the start of an interval, until its end."""
         track, start, end = one
         if track != self._track:
-            self._track, self._taken, self._free = track, [], []
-        while self._taken and self._taken[0][0] <= start:
-            heapq.heappush(self._free, heapq.heappop(self._taken)[1])
-        row = heapq.heappop(self._free) if self._free else len(self._taken)
-        heapq.heappush(self._taken, (end, row))
+            self._track, self._seats, self._free = track, [], []
+        while self._seats and self._seats[0][0] <= start:
+            heapq.heappush(self._free, heapq.heappop(self._seats)[1])
+        row = heapq.heappop(self._free) if self._free else len(self._seats)
+        heapq.heappush(self._seats, (end, row))
         return row
 
 

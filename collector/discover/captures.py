@@ -30,9 +30,9 @@ class KnownCapture:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """`chosen`: (capture name, source) to read; `passed_over`: (source, source taken instead)."""
+    """`sources`: (capture name, source) to read; `passed_over`: (source, source taken instead)."""
 
-    chosen: tuple[tuple[str, RankSource], ...]
+    sources: tuple[tuple[str, RankSource], ...]
     passed_over: tuple[tuple[RankSource, RankSource], ...]
 
 

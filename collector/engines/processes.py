@@ -65,7 +65,7 @@ class _Worker:
     is_urgent: bool = False
     limit_s: float | None = None
     end_s: float | None = None
-    done: int = 0
+    count: int = 0
 
 
 class Processes(Generic[Task, Result]):
@@ -87,7 +87,7 @@ class Processes(Generic[Task, Result]):
         self._workers: list[_Worker] = []
         self._waiting: deque[Task] = deque()
         self._urgent: deque[Task] = deque()
-        self._died = set[int]()
+        self._deaths = set[int]()
         self._results: list[tuple[Task, Result | LostWorker]] = []
         self._stopped_s: float | None = None
 
@@ -159,7 +159,7 @@ class Processes(Generic[Task, Result]):
             return False
         self._waiting.clear()
         self._urgent.clear()
-        self._died.clear()
+        self._deaths.clear()
         if self._stopped_s is None:
             self._stopped_s = time.monotonic()
         if time.monotonic() - self._stopped_s < STOPS_WITHIN_S:
@@ -223,22 +223,22 @@ class Processes(Generic[Task, Result]):
                         self._advance(message)
                 else:
                     self._results.append((worker.task, message[0]))
-                    self._died.discard(id(worker.task))
+                    self._deaths.discard(id(worker.task))
                     worker.task, worker.is_busy = None, False
-                    worker.done += 1
-                    if worker.done >= _TASKS_OF_ONE:
+                    worker.count += 1
+                    if worker.count >= _TASKS_OF_ONE:
                         self._remove(worker)
         except (EOFError, OSError):
-            if id(worker.task) in self._died:
-                self._died.discard(id(worker.task))
+            if id(worker.task) in self._deaths:
+                self._deaths.discard(id(worker.task))
                 self._results.append((worker.task, LostWorker()))
             else:
-                self._died.add(id(worker.task))
+                self._deaths.add(id(worker.task))
                 (self._urgent if worker.is_urgent else self._waiting).append(worker.task)
             self._remove(worker)
             return
         if worker.is_busy and worker.end_s is not None and time.monotonic() >= worker.end_s:
-            self._died.discard(id(worker.task))
+            self._deaths.discard(id(worker.task))
             self._results.append((worker.task, LostWorker(worker.limit_s)))
             self._remove(worker)
 

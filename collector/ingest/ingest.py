@@ -49,15 +49,15 @@ _SUMMARY_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """What an ingest did. `failed` ranks are not (newly) published; `representatives` of a light
+    """What an ingest did. `failures` ranks are not (newly) published; `representatives` of a light
     one were read in full; `absent` ranks were asked for and are not there."""
 
     store: str
     run: str
-    published: tuple[RankOutcome, ...]
-    failed: tuple[RankOutcome, ...]
+    outcomes: tuple[RankOutcome, ...]
+    failures: tuple[RankOutcome, ...]
     unchanged: tuple[Manifest, ...]
-    dropped: tuple[Manifest, ...]
+    drops: tuple[Manifest, ...]
     problems: tuple[Problem, ...]
     representatives: tuple[Representative, ...] = ()
     absent: Spans = ()
@@ -65,23 +65,23 @@ class IngestResult:
     @property
     def unread_files(self) -> tuple[tuple[int, str, str], ...]:
         """Rank, file and reason of what is missing from ranks that are published, old and new."""
-        triples = [(o.rank, *pair) for o in self.published for pair in o.failed_files]
+        triples = [(o.rank, *pair) for o in self.outcomes for pair in o.failed_files]
         triples += [(m.rank, *pair) for m in self.unchanged for pair in m.failed_files.items()]
         return tuple(triples)
 
     @property
     def is_complete(self) -> bool:
         """Whether everything found was read."""
-        return not (self.failed or self.unread_files or self.problems)
+        return not (self.failures or self.unread_files or self.problems)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Callbacks of an ingest, in the calling process: the plan, bytes consumed, a rank done."""
 
-    planned: Callable[[Plan], None] = lambda plan: None
-    advanced: Callable[[int], None] = lambda n_bytes: None
-    finished: Callable[[RankOutcome], None] = lambda outcome: None
+    plan: Callable[[Plan], None] = lambda plan: None
+    advance: Callable[[int], None] = lambda n_bytes: None
+    finish: Callable[[RankOutcome], None] = lambda outcome: None
 
 
 def ingest(
@@ -153,7 +153,7 @@ def ingest(
         plan = planned(
             selection=selection, shard=shard, train_log=train_log, expert_load=expert_load
         )
-        progress.planned(plan)
+        progress.plan(plan)
         if summarise is not None:
             for manifest in with_stale_summaries(plan.unchanged, summarise):
                 rebuild_summaries(store, manifest, summarise, memory_bytes or _SUMMARY_BYTES)
@@ -163,13 +163,13 @@ def ingest(
             representatives, tasks = _representatives(
                 store, plan, planned, selection, is_shared=shard is not None
             )
-            progress.planned(dataclasses.replace(plan, tasks=(*plan.tasks, *tasks)))
+            progress.plan(dataclasses.replace(plan, tasks=(*plan.tasks, *tasks)))
             more, full = _read_all(ready, tasks, summarise, progress)
             again = {(o.capture, o.rank) for o in more}
             outcomes = [o for o in outcomes if (o.capture, o.rank) not in again] + more
         may_drop = ready.sees_all and shard is None
         vanished = tuple(
-            m for m in plan.vanished if may_drop and not _is_unread(m, outcomes, discovery)
+            m for m in plan.removals if may_drop and not _is_unread(m, outcomes, discovery)
         )
         for manifest in vanished:
             drop(store, manifest)
@@ -258,9 +258,9 @@ def _read_all(
 
     read = partial(_read, summarise=summarise)
     with _taken_apart(tasks) as ready:
-        for outcome in engine.map(read, ready, progress.advanced, go_on):
+        for outcome in engine.map(read, ready, progress.advance, go_on):
             outcomes.append(outcome)
-            progress.finished(outcome)
+            progress.finish(outcome)
     if go_on():
         return outcomes, []
     done_ranks = {(outcome.capture, outcome.rank) for outcome in outcomes}
@@ -301,7 +301,7 @@ def _folder_name(path: Path) -> str:
 
 
 def _nothing_readable(path: Path, result: IngestResult) -> str:
-    reasons = [f"{o.root}: {o.error}" for o in result.failed]
+    reasons = [f"{o.root}: {o.error}" for o in result.failures]
     reasons += [f"{p.path}: {p.message}" for p in result.problems]
     names = "\n  ".join(reasons[:10])
     more = f"\n  ... and {len(reasons) - 10} more" if len(reasons) > 10 else ""

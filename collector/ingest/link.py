@@ -79,7 +79,7 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
         run(con, statements["measured_steps"])
     _describe(con, source, log)
     traces = [table for table in ("comm_tasks", "comm_times") if not is_empty(con, table)]
-    is_silent = "comm_ops" in source.selection.read and is_empty(con, "comm_ops")
+    is_silent = "comm_ops" in source.selection.inputs and is_empty(con, "comm_ops")
     if traces and is_silent and not is_empty(con, "kernels"):
         log.warn(
             "communication tasks, but no operations with times: communication of the "

@@ -44,7 +44,7 @@ _REQUEST = "asked.json"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`tasks` to read, ranks `unchanged` or `vanished` from the source, `problems` to tell.
+    """`tasks` to read, ranks `unchanged`, `removals` from the source, `problems` to tell.
 
     `captures`: of each, the ranks that were asked for, all shards' together.
     """
@@ -52,7 +52,7 @@ class Plan:
     run: str
     tasks: tuple[RankTask, ...]
     unchanged: tuple[Manifest, ...]
-    vanished: tuple[Manifest, ...]
+    removals: tuple[Manifest, ...]
     problems: tuple[Problem, ...]
     captures: Mapping[str, frozenset[int]]
 
@@ -95,18 +95,18 @@ def make_plan(
     ]
     sources = [
         (capture, source)
-        for capture, source in assignment.chosen
+        for capture, source in assignment.sources
         if selection is None or selection.has_rank(source.rank)
     ]
-    holding = holders(assignment.chosen, sources, published) if train_log else {}
+    holding = holders(assignment.sources, sources, published) if train_log else {}
     roots: dict[str, list[str]] = {}
-    for capture, source in assignment.chosen:
+    for capture, source in assignment.sources:
         roots.setdefault(capture, []).append(source.root)
     loads, unclear = chosen_folders(path, discovery.load_folders, roots)
     if expert_load is not None:
         loads, unclear = dict.fromkeys(roots, (expert_load,)), {}
     counting = expert_holders(
-        assignment.chosen, sources, published, loads, is_given=expert_load is not None
+        assignment.sources, sources, published, loads, is_given=expert_load is not None
     )
     looked_at = {(capture, source.rank) for capture, source in sources}
     lost = torn(store, [m for m in published if (m.capture, m.rank) in looked_at])
@@ -130,7 +130,7 @@ def make_plan(
                 unchanged.append(current)
                 continue
         if current and not force:
-            selection_of_rank = current.selection.joined(selection_of_rank)
+            selection_of_rank = current.selection.union(selection_of_rank)
         source = replace(
             current_loads(current_log(source, force=force), force=force),
             selection=selection_of_rank,
@@ -138,7 +138,7 @@ def make_plan(
         own = storable(source.root)
         unreadable = tuple((p, why) for p, why in problems_of_files if Path(p).is_relative_to(own))
         tasks.append(RankTask(str(store), run, capture, source, memory_bytes, force, unreadable))
-    keys = {(capture, source.rank) for capture, source in assignment.chosen}
+    keys = {(capture, source.rank) for capture, source in assignment.sources}
     root = storable(str(path.resolve()))
     vanished = [
         m

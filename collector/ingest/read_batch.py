@@ -116,7 +116,7 @@ class _RankRows:
 
     task: RankTask
     reading: ReadLog
-    told: ReadFacts
+    facts: ReadFacts
     manifest: Manifest
 
 
@@ -281,7 +281,7 @@ def _publish(
         store_path = Path(g.task.store)
         try:
             store.publish(store_path, None, manifest)
-            result = success(manifest, g.task.source, g.reading, g.told, manifest.read_seconds)
+            result = success(manifest, g.task.source, g.reading, g.facts, manifest.read_seconds)
         except (OSError, StoreError) as error:  # a full disk: those before are published
             result = failure(g.task, g.reading, error, Deadline(None), manifest.read_seconds)
         outcomes[manifest.rank] = result

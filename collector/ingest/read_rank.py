@@ -200,8 +200,8 @@ class ReadFacts:
     """What filling a rank's tables told: files that were not read and why, keys of what no real
     profile confirmed, tables that were not selected."""
 
-    failed: dict[str, str]
-    unconfirmed: list[str]
+    failures: dict[str, str]
+    doubts: list[str]
     left_out: frozenset[str]
 
 
@@ -218,7 +218,7 @@ def fill_tables(
     """
     source = task.source
     failed = _run_readers(con, source, reading, advance, deadline)
-    if "counters" in source.selection.read:
+    if "counters" in source.selection.inputs:
         fill_thread_nodes(con, source)
     failed |= changed_files(source) | dict(task.unreadable)
     _require_content(con, source, failed)
@@ -256,12 +256,12 @@ def manifest_of(
         summaries={},
         rules=reading.rules,
         kept_warnings=[store_text(warning, storable) for warning in reading.warnings],
-        failed_files={storable(path): storable(why) for path, why in facts.failed.items()},
+        failed_files={storable(path): storable(why) for path, why in facts.failures.items()},
         rows_lost=reading.rows_lost,
         bytes_lost=reading.bytes_lost,
         selection=source.selection,
         options=reading.options,
-        unverified=facts.unconfirmed,
+        unverified=facts.doubts,
     )
 
 
@@ -299,7 +299,7 @@ def success(
         manifest.capture,
         source.rank,
         source.root,
-        failed_files=tuple(sorted(facts.failed.items())),
+        failed_files=tuple(sorted(facts.failures.items())),
         warnings=tuple(reading.warnings),
         row_count=sum(segment.row_count for segment in manifest.tables.values()),
         seconds=seconds,
@@ -316,7 +316,7 @@ def _run_readers(
     """Let each reader fill what is still empty; returns files that could not be read, and why."""
     failed: dict[str, str] = {}
     filled = frozenset[str]()
-    tables = source.selection.read - tables_without_device(source, reading)
+    tables = source.selection.inputs - tables_without_device(source, reading)
     for roles, reader, fillable in READERS:
         present = [role for role in roles if role in source.files]
         sizes = (file.size_bytes for role in present for file in source.files[role])
@@ -344,7 +344,7 @@ def _run_readers(
                     con.execute(f'delete from "{table}"')
             reading.warn("not read: {error}", error=error_line(error))
         trace = source.path("trace")
-        if reader == TRACE and trace in reading.damaged and "kernels" in reading.rules:
+        if reader == TRACE and trace in reading.damage and "kernels" in reading.rules:
             reading.lose(trace, "figures of this rank cover only the part that was read")
         names = nonempty(con, wanted)
         filled |= names
@@ -352,7 +352,7 @@ def _run_readers(
             reading.rules.setdefault(f"from.{table}", reader.rpartition(".")[2])
         done(max(0, size - done.total))
         log.info("%s: %s, %.2f s", source.root, present, time.monotonic() - began)
-    return {**reading.damaged, **failed}
+    return {**reading.damage, **failed}
 
 
 class ProgressCount:
@@ -374,10 +374,10 @@ def _is_spared(
     if reader != TRACE:
         return False
     selection = source.selection
-    if {"kernels", "host_ops"} <= selection.read:
+    if {"kernels", "host_ops"} <= selection.inputs:
         # Where the DB told what the timeline would, gigabytes of JSON need no reading.
         return not is_empty(con, "kernels") and not is_empty(con, "host_ops")
-    if has_steps(source) and any(not is_empty(con, t) for t in TIMELINE & selection.read):
+    if has_steps(source) and any(not is_empty(con, t) for t in TIMELINE & selection.inputs):
         return True
     return tables == {"steps"} and not _needs_steps(con, selection)
 
@@ -386,7 +386,7 @@ def _needs_steps(con: duckdb.DuckDBPyConnection, selection: Selection) -> bool:
     """Whether a trace must be opened for the steps alone: not where kernels know theirs."""
     if selection.light:
         return False
-    if "steps" in selection.kept or selection.steps is not None:
+    if "steps" in selection.outputs or selection.steps is not None:
         return True
     return not scalar(con, "select count(step) from kernels")
 
@@ -416,9 +416,9 @@ def _leave_out(
     selection = source.selection
     if selection.steps is not None:
         keep_steps(con, selection.steps, reading)
-    left_out = set(schema.tables()) - selection.kept
+    left_out = set(schema.tables()) - selection.outputs
     told_elsewhere = "main_db" in source.files or not is_empty(con, "steps")
-    if told_elsewhere and "steps" in selection.read:
+    if told_elsewhere and "steps" in selection.inputs:
         left_out.discard("steps")
     elif {"trace", "kineto"} & source.files.keys() and not _needs_steps(con, selection):
         left_out.add("steps")
@@ -433,7 +433,7 @@ def source_records(source: RankSource, deadline: Deadline) -> list[SourceRecord]
     read = {
         role
         for roles, reader, fillable in READERS
-        if fillable & selection.read
+        if fillable & selection.inputs
         and not (selection.light and reader in (MAIN_DB, TRACE, KINETO))
         for role in roles
     }

@@ -104,7 +104,7 @@ class SqliteFile:
     def stream(self, sql: str) -> pa.RecordBatchReader:
         """Batches of a query whose columns hold one type each, also in the first batch."""
         reader = self._execute(sql)
-        return pa.RecordBatchReader.from_batches(reader.schema, self._checked(reader))
+        return pa.RecordBatchReader.from_batches(reader.schema, self._check(reader))
 
     def select(self, columns: Mapping[str, tuple[SqlType, str]], rest: str) -> pa.RecordBatchReader:
         """Batches of `select <columns> <rest>` with the types asked for.
@@ -127,10 +127,10 @@ class SqliteFile:
             ways |= other
             reader = self._execute(_select_sql(columns, ways, rest))
         schema = pa.schema([(name, _ARROW[kind]) for name, (kind, _) in columns.items()])
-        batches = self._typed(reader, columns, ways, rest)
-        return pa.RecordBatchReader.from_batches(schema, self._checked(batches))
+        batches = self._cast(reader, columns, ways, rest)
+        return pa.RecordBatchReader.from_batches(schema, self._check(batches))
 
-    def _typed(
+    def _cast(
         self,
         reader: pa.RecordBatchReader,
         columns: Mapping[str, tuple[SqlType, str]],
@@ -173,7 +173,7 @@ class SqliteFile:
         self._open.append(reader)
         return reader
 
-    def _checked(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _check(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches; what goes wrong in mid-stream is kept for `open_sqlite`."""
         try:
             for batch in batches:

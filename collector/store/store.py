@@ -79,8 +79,8 @@ _OFFLINE = {"autoinstall_known_extensions": False, "autoload_known_extensions": 
 class _Look:
     """What a store had when it was opened: the ranks, and what is told of captures left out."""
 
-    found: list[Manifest]
-    torn: dict[tuple[str, str], str]
+    manifests: list[Manifest]
+    damage: dict[tuple[str, str], str]
 
 
 # To read a thousand manifests takes as long as many an answer does.
@@ -132,12 +132,12 @@ def open(
 def opened_over(con: duckdb.DuckDBPyConnection, path: Path) -> list[Manifest]:
     """The ranks that `open(path)` gave a connection, which a new look may find replaced; of other
     connections those that the store has now."""
-    return _LOOKS[con].found if con in _LOOKS else manifests(path)
+    return _LOOKS[con].manifests if con in _LOOKS else manifests(path)
 
 
 def left_out(con: duckdb.DuckDBPyConnection) -> Mapping[tuple[str, str], str]:
     """By run and capture, what to tell of those that `open` left out as a file of them is torn."""
-    return _LOOKS[con].torn if con in _LOOKS else {}
+    return _LOOKS[con].damage if con in _LOOKS else {}
 
 
 def is_export(path: Path) -> bool:

@@ -42,7 +42,7 @@ class Field:
     choices: tuple[str, ...] = ()
 
     @property
-    def allowed(self) -> str:
+    def rule(self) -> str:
         """What the field takes, in words."""
         choices = ", ".join(self.choices)
         return {
@@ -129,8 +129,8 @@ class Wrong:
     """A field that torch_npu would not use as it stands."""
 
     field: str
-    got: str
-    allowed: str
+    value: str
+    rule: str
 
 
 def config(
@@ -217,7 +217,7 @@ def _fields(
         if name == "activities" and isinstance(value, list):
             value = [one.upper() if isinstance(one, str) else one for one in value]
         if not (field.takes(value) or takes_word or takes_null):
-            wrong.append(Wrong(f"{prefix}{name}", _short(value), field.allowed))
+            wrong.append(Wrong(f"{prefix}{name}", _short(value), field.rule))
     return wrong
 
 

@@ -52,7 +52,7 @@ class LineWriter:
         self.dropped = 0  # items that were offered and not written
         self.written = 0
         # The folder of now, wherever training goes.
-        self._folder, self._stem, self._lines, self._done = folder.absolute(), stem, lines, done
+        self._folder, self._stem, self._lines, self._on_end = folder.absolute(), stem, lines, done
         self._rotate_bytes, self._rotate_seconds = rotate_bytes, rotate_seconds
         self._what = what
         self._queue: queue.Queue[Any] = queue.Queue(maxsize=depth)
@@ -118,7 +118,7 @@ class LineWriter:
                 self.dropped += 1
                 raise
             finally:
-                self._done(item)
+                self._on_end(item)
             self.written += 1
         if self._size_bytes >= self._rotate_bytes or (
             self._size_bytes and time.monotonic() - self._opened_at >= self._rotate_seconds
@@ -198,7 +198,7 @@ class LineWriter:
                 return
             if item is not None:
                 self.dropped += 1
-                self._done(item)
+                self._on_end(item)
 
 
 def _whole_lines(opened: int) -> int:

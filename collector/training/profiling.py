@@ -186,10 +186,10 @@ class ProfileSession:
         free_bytes: int,
     ) -> None:
         """Make it do something: `profile_session` does so where this rank is to be profiled."""
-        self._windows, self._collected, self._job, self._rank = windows, collected, job, rank
-        self._root, self._free_bytes, self._left = root, free_bytes, captures
+        self._windows, self._collection, self._job, self._rank = windows, collected, job, rank
+        self._root, self._free_bytes, self._rest = root, free_bytes, captures
         self._step, self._first = start_step, windows.next_after(start_step)
-        self._process, self._asked = os.getpid(), 0.0
+        self._process, self._asked_s = os.getpid(), 0.0
         self._has_warned_of_space = self._has_warned_of_length = False
         self._free: _Free | None = None
         self.is_active = True
@@ -282,7 +282,7 @@ class ProfileSession:
             if self._step == self._first + self._windows.active:
                 self._finish(self._window)
                 self._first = self._windows.next_after(self._step)
-        elif self._waiting and time.monotonic() - self._asked > _ASK_SECONDS:
+        elif self._waiting and time.monotonic() - self._asked_s > _ASK_SECONDS:
             self._publish_analysed()
         self._begin_if_due()
 
@@ -292,7 +292,7 @@ class ProfileSession:
             self._ask_for_room()
         if self._window is not None or self._step != begins:
             return
-        if self._left is not None and self._left <= 0:
+        if self._rest is not None and self._rest <= 0:
             return
         why = self._no_room()
         if why:
@@ -303,16 +303,16 @@ class ProfileSession:
             return
         self._window = Window(
             self._root,
-            self._collected,
+            self._collection,
             warmup=self._windows.warmup,
             active=self._windows.active,
             first_step=self._first,
         )
         self._describe(self._window, self._first + self._windows.active - 1)
-        if self._collected.thread_nodes:
+        if self._collection.thread_nodes:
             self._nodes = thread_nodes_here()
-        if self._left is not None:
-            self._left -= 1
+        if self._rest is not None:
+            self._rest -= 1
 
     def _ask_for_room(self) -> None:
         """Ask how much is free, unless a file system still owes an answer."""
@@ -356,7 +356,7 @@ class ProfileSession:
                 " environment set?)"
             )
         done = _PendingAnalysis(window.folder, self._first, self._step - 1)
-        if self._collected.analyse == "async":
+        if self._collection.analyse == "async":
             self._waiting.append(done)
         else:
             self._publish(done)
@@ -372,7 +372,7 @@ class ProfileSession:
         self.published += 1
 
     def _publish_analysed(self) -> None:
-        self._asked = time.monotonic()
+        self._asked_s = time.monotonic()
         for done in list(self._waiting):
             if (done.folder / "ASCEND_PROFILER_OUTPUT" / "analyse.done").exists():
                 self._waiting.remove(done)

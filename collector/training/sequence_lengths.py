@@ -74,7 +74,7 @@ class SequenceLengthRecorder:
     def arm(self, writer: LineWriter, *, dp: int | None, every: int, start_step: int) -> None:
         """Make it do something: `sequence_length_recorder` does so."""
         self._writer, self._every, self._step = writer, every, start_step
-        self._told = {} if dp is None else {"dp": dp}
+        self._dp = {} if dp is None else {"dp": dp}
         self._process = os.getpid()
         self.is_active = True
         atexit.register(self.close)
@@ -110,7 +110,7 @@ class SequenceLengthRecorder:
                 values = [after - before for before, after in pairwise(values)]
             if min(values, default=0) < 0:
                 raise ValueError("a length below 0")
-            entry = {"iter": self._step, "micro": len(self._lines), **self._told, "lengths": values}
+            entry = {"iter": self._step, "micro": len(self._lines), **self._dp, "lengths": values}
             self._lines.append(json.dumps(entry).encode() + b"\n")
         except Exception as error:
             self.disable(error)

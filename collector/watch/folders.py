@@ -34,13 +34,13 @@ _FULL_LOOKS = 10
 
 @dataclass(slots=True)
 class Folder:
-    """A profile's folder: its state since when (monotonic seconds), and in which one it was
-    settled: ingested, passed over or refused, or '' where it is not yet."""
+    """A profile's folder: its state since when (monotonic seconds), and its `result`:
+    ingested, passed over or refused, or '' where it is not yet."""
 
     fingerprint: str
     since_s: float
     glance: tuple[int, int]
-    settled: str = ""
+    result: str = ""
     is_refused: bool = False
     reason: str = ""
 
@@ -51,7 +51,7 @@ class Folders:
     `loads`."""
 
     profiles: dict[str, Folder] = field(default_factory=dict)
-    unlisted: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
     loads: list[Path] = field(default_factory=list)
     polls: int = 0
 
@@ -59,18 +59,18 @@ class Folders:
         """Nothing more is to be done about a profile until it changes."""
         one = self.profiles.get(path)
         if one is not None:
-            one.settled, one.is_refused, one.reason = fingerprint, bool(refused), refused
+            one.result, one.is_refused, one.reason = fingerprint, bool(refused), refused
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Of one poll: profiles to read now, `broken` ones with the reason, `waiting` ones, and those
-    that are `gone`. Only news are told: a refused profile comes back when it changed."""
+    """Of one poll: profiles to read now, `failures` ones with the reason, `waits` ones, and those
+    that are `removals`. Only news are told: a refused profile comes back when it changed."""
 
-    finished: list[FinishedProfile]
-    broken: dict[str, tuple[str, str]]
-    waiting: dict[str, str]
-    gone: list[str]
+    profiles: list[FinishedProfile]
+    failures: dict[str, tuple[str, str]]
+    waits: dict[str, str]
+    removals: list[str]
 
 
 def look_around(
@@ -107,10 +107,10 @@ def look_around(
         elif one.fingerprint != folder_look.fingerprint:
             one.fingerprint, one.since_s = folder_look.fingerprint, now_s
         one.glance = glance
-        if one.settled == folder_look.fingerprint:
+        if one.result == folder_look.fingerprint:
             continue
         is_quiet = _age_s(folder_look) >= quiet_s if once else now_s - one.since_s >= quiet_s
-        has_changed = bool(one.settled) and not one.is_refused
+        has_changed = bool(one.result) and not one.is_refused
         verdict = judge(folder_look, is_quiet=is_quiet, has_changed=has_changed)
         if verdict.kind == "finished":
             finished.append(FinishedProfile(folder_look, verdict, root))
@@ -131,7 +131,7 @@ def look_around(
 
 
 def _is_as_it_was(one: Folder, glance: tuple[int, int], polls: int) -> bool:
-    if one.settled != one.fingerprint or one.is_refused or one.glance != glance:
+    if one.result != one.fingerprint or one.is_refused or one.glance != glance:
         return False
     return (polls + hash(one.fingerprint)) % _FULL_LOOKS != 0
 
@@ -160,11 +160,11 @@ def _age_s(look: _Look) -> float:
 
 def _tell_unlisted(folders: Folders, unlisted: dict[str, str], tell: Callable[[str], None]) -> None:
     for place, why in unlisted.items():
-        if folders.unlisted.get(place) != why:
+        if folders.errors.get(place) != why:
             tell(f"cannot read folder {place}: {why}; retrying at every poll")
-    for place in folders.unlisted.keys() - unlisted.keys():
+    for place in folders.errors.keys() - unlisted.keys():
         tell(f"{place} can be read again")
-    folders.unlisted = unlisted
+    folders.errors = unlisted
 
 
 def _is_below(place: str, folder: str) -> bool:
@@ -228,7 +228,7 @@ class Verdict:
 class FinishedProfile:
     """A finished profile: what was seen of it, below which watched folder, what READY.json told."""
 
-    seen: _Look
+    look: _Look
     verdict: Verdict
     root: Path
 

@@ -52,9 +52,9 @@ class Progress:
 
     tail: Tail | None = None
     next_s: dict[str, float] = field(default_factory=dict)
-    loaded: dict[str, tuple[Key, tuple[SourceFile, ...]]] = field(default_factory=dict)
+    loads: dict[str, tuple[Key, tuple[SourceFile, ...]]] = field(default_factory=dict)
     places: dict[Key, tuple[CaptureSpan, tuple[str, ...]]] = field(default_factory=dict)
-    told: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
     is_seeded: bool = False
 
     @classmethod
@@ -66,7 +66,7 @@ def follow(watch: Watch, followed: Progress) -> None:
     """Bring what the newest capture holds of logs and loads up to date."""
     if time.monotonic() < watch.try_again_s or not watch.go_on():
         return
-    run, captures = watch.options.run, watch.known.captures()
+    run, captures = watch.options.run, watch.spans.captures()
     newest_first = [key for key in reversed(captures) if run in (None, key[0])]
     if followed.tail is not None:
         _follow_log(watch, followed, followed.tail, next(iter(newest_first), None))
@@ -90,7 +90,7 @@ def _follow_log(watch: Watch, followed: Progress, tail: Tail, newest: Key | None
     except OSError as error:
         _tell(watch, followed, name, f"cannot read the log {name}: {error.strerror}")
         return
-    followed.told.pop(name, None)
+    followed.notes.pop(name, None)
     if newest is not None:
         _join(tail, watch.options.store, newest)
     ended_s = time.monotonic()
@@ -105,7 +105,7 @@ def _loads(watch: Watch, followed: Progress, newest: list[Key]) -> dict[Key, tup
     folders = load_folders(options.roots, watch.folders.loads)
     if not folders:
         return {}
-    spans = watch.known.captures()
+    spans = watch.spans.captures()
     former, followed.places = followed.places, {}
     for key in newest:
         held, places = former.get(key, (None, ()))
@@ -121,7 +121,7 @@ def _follow_loads(watch: Watch, followed: Progress, folders: tuple[Path, ...], n
     files = files_of(folders)
     if not files and len(folders) > 1:
         _tell(watch, followed, name, f"{name} are no parts of one job's loads: give --expert-load")
-    if not files or followed.loaded.get(name) == (newest, files):
+    if not files or followed.loads.get(name) == (newest, files):
         return
     if began_s < followed.next_s.get(name, 0.0):
         return
@@ -137,18 +137,18 @@ def _follow_loads(watch: Watch, followed: Progress, folders: tuple[Path, ...], n
         if error is not None:
             _tell(watch, followed, name, f"cannot read the expert loads in {name}: {error}")
         else:
-            followed.told.pop(name, None)
-        followed.loaded[name] = (newest, files)
+            followed.notes.pop(name, None)
+        followed.loads[name] = (newest, files)
     watch.busy_s = time.monotonic()
     followed.next_s[name] = watch.busy_s + took_s * (1 / _SHARE - 1)
 
 
 def _tell(watch: Watch, followed: Progress, name: str, message: str) -> None:
     """Say what is wrong once, as long as it stays so."""
-    if followed.told.get(name) != message:
+    if followed.notes.get(name) != message:
         watch.say(errors_total=watch.state.errors_total + 1)
-        watch.handed.tell(message)
-    followed.told[name] = message
+        watch.hooks.tell(message)
+    followed.notes[name] = message
 
 
 _TABLE = "train_log"
@@ -161,19 +161,19 @@ _LINE_BYTES = 1 << 16
 
 @dataclass(slots=True)
 class Tail:
-    """How far a log is read. `joined`: the capture, rank and generation that has all of it.
+    """How far a log is read. `target`: the capture, rank and generation that has all of it.
 
     `former`: rows of the log before this one, or that an earlier watcher read.
     """
 
     path: Path
-    gathered: LogRows = field(default_factory=LogRows)
+    rows: LogRows = field(default_factory=LogRows)
     former: pl.DataFrame | None = None
     end_bytes: int = 0
     inode: int = 0
     head: bytes = b""
     is_new: bool = False
-    joined: tuple[Key, int, str] | None = None
+    target: tuple[Key, int, str] | None = None
 
 
 def read_on(tail: Tail) -> bool:
@@ -185,8 +185,8 @@ def read_on(tail: Tail) -> bool:
             if tail.inode and stat.st_ino != tail.inode:
                 _read_rest(tail)
             if tail.end_bytes:
-                tail.former = log_so_far(tail.gathered, tail.path, former_rows(tail)).rows
-            tail.gathered, tail.end_bytes = LogRows(), 0
+                tail.former = log_so_far(tail.rows, tail.path, former_rows(tail)).rows
+            tail.rows, tail.end_bytes = LogRows(), 0
         tail.inode, tail.head = stat.st_ino, head
         limit_bytes = min(stat.st_size, tail.end_bytes + _AT_ONCE_BYTES)
         end_bytes = _last_line_end(file.fileno(), tail.end_bytes, limit_bytes)
@@ -201,11 +201,11 @@ def _join(tail: Tail, store: Path, key: Key) -> bool:
     if holder is None:
         return False
     mark = (key, holder.rank, holder.generation)
-    if tail.joined == mark and not tail.is_new:
+    if tail.target == mark and not tail.is_new:
         return False
     if tail.former is None and holder.rules.get(RULE) == storable(str(tail.path)):
         tail.former = _rows_of(store, holder)
-    log = log_so_far(tail.gathered, tail.path, former_rows(tail))
+    log = log_so_far(tail.rows, tail.path, former_rows(tail))
     if log.rows.is_empty():
         return False
     rules = {RULE: storable(str(tail.path))}
@@ -228,7 +228,7 @@ def _join(tail: Tail, store: Path, key: Key) -> bool:
             sources=[record],
         )
     if done:
-        tail.joined, tail.is_new = mark, False
+        tail.target, tail.is_new = mark, False
     return done
 
 
@@ -266,7 +266,7 @@ def former_rows(tail: Tail) -> pl.DataFrame | None:
     if tail.former is None:
         return None
     numbered = tail.former.filter(pl.col("step").is_not_null())
-    first = tail.gathered.rows()["step"].drop_nulls().head(1).to_list()
+    first = tail.rows.rows()["step"].drop_nulls().head(1).to_list()
     return numbered.filter(pl.col("step") < first[0]) if first else numbered
 
 
@@ -291,7 +291,7 @@ def _read_rest(tail: Tail) -> None:
 
 def _take(tail: Tail, path: Path, end_bytes: int) -> None:
     if end_bytes > tail.end_bytes:
-        gather(path, tail.gathered, tail.end_bytes, end_bytes)
+        gather(path, tail.rows, tail.end_bytes, end_bytes)
         tail.end_bytes = end_bytes
         tail.is_new = True
 

@@ -32,11 +32,11 @@ from .work import Contents
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`tasks` to read; by profile folder `refused` with the reason, `passed_over` with the reason
+    """`tasks` to read; by profile folder `refusals` with the reason, `passed_over` with the reason
     (there is nothing wrong with those), and `unchanged`."""
 
     tasks: tuple[RankTask, ...]
-    refused: dict[str, str]
+    refusals: dict[str, str]
     passed_over: dict[str, str]
     unchanged: frozenset[str]
 
@@ -44,7 +44,7 @@ class Plan:
 @dataclass(slots=True)
 class _RoundPlan:
     tasks: list[RankTask]
-    refused: dict[str, str]
+    refusals: dict[str, str]
     passed_over: dict[str, str]
     unchanged: set[str]
 
@@ -86,7 +86,7 @@ def make_plan(
     plan.tasks[:] = _not_dropped(plan, spans)
     if keep_captures is not None:
         plan.tasks[:] = _young_enough(plan, spans, keep_captures)
-    return Plan(tuple(plan.tasks), plan.refused, plan.passed_over, frozenset(plan.unchanged))
+    return Plan(tuple(plan.tasks), plan.refusals, plan.passed_over, frozenset(plan.unchanged))
 
 
 def _captures_of(run: str, reading: Sequence[RankTask]) -> list[KnownCapture]:
@@ -109,18 +109,18 @@ def _sources(
     profiles: list[Profile] = []
     by_folder: dict[str, FinishedProfile] = {}
     for one in finished:
-        if one.seen.path not in looked:
+        if one.look.path not in looked:
             continue
-        sources_here = looked[one.seen.path].found
+        sources_here = looked[one.look.path].findings
         if sources_here is None:
-            plan.refused[one.seen.path] = looked[one.seen.path].error
+            plan.refusals[one.look.path] = looked[one.look.path].error
             continue
         problems.update(
             {p.path: p.message for p in sources_here.problems if role_of(Path(p.path).name)}
         )
         if not sources_here.profiles:
             reasons = "; ".join(problem.message for problem in sources_here.problems)
-            plan.refused[one.seen.path] = reasons or "holds no profile"
+            plan.refusals[one.look.path] = reasons or "holds no profile"
         for profile in sources_here.profiles:
             by_folder[profile.folder] = one
             profile = _with_told_rank(profile, one.verdict, len(sources_here.profiles))
@@ -165,7 +165,7 @@ def _assign(
     ranks = assign(sources, there)
     _pass_over(ranks.passed_over, plan)
     strangers: list[RankSource] = []
-    for capture, source in ranks.chosen:
+    for capture, source in ranks.sources:
         current = read_manifest(rank_folder(spans.store, run, capture, source.rank))
         if current and _is_of_another_time(current, source):
             strangers.append(source)
@@ -174,7 +174,7 @@ def _assign(
     names = {one.name for one in there}
     for source in strangers:
         others = [one for one in there if not _shares_rank(spans, run, one, source)]
-        for capture, stranger in assign([source], others).chosen:
+        for capture, stranger in assign([source], others).sources:
             name, number = capture, 2
             while name in names and name not in {one.name for one in others}:
                 name, number = f"{capture}-{number}", number + 1
@@ -222,7 +222,7 @@ def _task(
         if current.source_root != storable(source.root):
             reason = _keeps(current, source)
             if reason:
-                kind = plan.refused if ORIGIN in reason else plan.passed_over
+                kind = plan.refusals if ORIGIN in reason else plan.passed_over
                 kind[source.root] = reason
                 return None
         else:

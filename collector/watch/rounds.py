@@ -55,13 +55,13 @@ class Watch:
     """A watcher at work. `go_on` says no when it is told to stop."""
 
     options: Options
-    handed: Hooks
+    hooks: Hooks
     go_on: Callable[[], bool]
     state: WatchState
-    known: StoreSpans
+    spans: StoreSpans
     processes: Processes[Task, Result]
     folders: Folders = field(default_factory=Folders)
-    joined: dict[Key, Arrival] = field(default_factory=dict)
+    arrivals: dict[Key, Arrival] = field(default_factory=dict)
     to_index: set[Key] = field(default_factory=set)
     shown_s: float = 0.0
     swept_s: float | None = None
@@ -94,13 +94,13 @@ def begin(watch: Watch) -> None:
         watch.folders.profiles[one.path] = Folder(
             one.fingerprint, now_s, (0, 0), one.fingerprint, is_refused=True, reason=one.reason
         )
-    watch.known.refresh()
-    captures = watch.known.captures()
+    watch.spans.refresh()
+    captures = watch.spans.captures()
     newest = list(captures)[-3:]
     for key, held in captures.items():
         is_compared = read_derived(derived_folder(watch.options.store, *key)) is not None
         if held.rank_count > 1 and (key in newest or not is_compared):
-            watch.joined[key] = Arrival(now_s, None)
+            watch.arrivals[key] = Arrival(now_s, None)
 
 
 def ingest_round(watch: Watch) -> None:
@@ -108,46 +108,46 @@ def ingest_round(watch: Watch) -> None:
     options = watch.options
     if not is_store(options.store):
         create_store(options.store)
-        watch.handed.tell(f"{options.store} was deleted: rebuilding it")
+        watch.hooks.tell(f"{options.store} was deleted: rebuilding it")
         watch.folders = Folders()
     sweep_now_and_then(watch)
-    watch.known.refresh()
+    watch.spans.refresh()
     look = look_around(
         watch.folders,
         options.roots,
         quiet_s=options.quiet_s,
         once=options.once,
-        tell=watch.handed.tell,
+        tell=watch.hooks.tell,
     )
-    _release(watch, {*look.gone, *(one.seen.path for one in look.finished), *look.waiting})
-    for place, (reason, fingerprint) in look.broken.items():
+    _release(watch, {*look.removals, *(one.look.path for one in look.profiles), *look.waits})
+    for place, (reason, fingerprint) in look.failures.items():
         refuse(watch, place, reason, fingerprint)
-    _tell_waiting(watch, look.waiting)
-    if look.finished and time.monotonic() >= watch.try_again_s:
-        _read(watch, look.finished)
+    _tell_waiting(watch, look.waits)
+    if look.profiles and time.monotonic() >= watch.try_again_s:
+        _read(watch, look.profiles)
     collect(watch, None if options.once else _PATIENCE_S)
     drop_oldest(watch)
 
 
 def _read(watch: Watch, finished: list[FinishedProfile]) -> None:
-    options, fingerprints = watch.options, {f.seen.path: f.seen.fingerprint for f in finished}
+    options, fingerprints = watch.options, {f.look.path: f.look.fingerprint for f in finished}
     reading = [task.rank for task in watch.processes.pending if isinstance(task, ReadTask)]
     places = {task.source.root for task in reading}
-    finished = [one for one in finished if one.seen.path not in places]
+    finished = [one for one in finished if one.look.path not in places]
     plan = make_plan(
         finished,
         _look_into(watch, finished),
-        watch.known,
+        watch.spans,
         reading=reading,
         run=options.run,
         memory_bytes=_each_bytes(watch, len(finished)),
         keep_captures=options.keep_captures,
     )
-    for place, reason in plan.refused.items():
+    for place, reason in plan.refusals.items():
         refuse(watch, place, reason, fingerprints.get(place, ""))
     for place, reason in plan.passed_over.items():
         watch.folders.settle(place, fingerprints.get(place, ""))
-        watch.handed.tell(f"skipped {place}: {reason}")
+        watch.hooks.tell(f"skipped {place}: {reason}")
     for place in plan.unchanged:
         watch.folders.settle(place, fingerprints.get(place, ""))
     # Ranks of one capture come one after the other, so that its readers see it whole soon.
@@ -158,7 +158,7 @@ def _read(watch: Watch, finished: list[FinishedProfile]) -> None:
 def _look_into(watch: Watch, finished: list[FinishedProfile]) -> dict[str, Contents]:
     """What finished profiles hold: found out in other processes, which have so much time."""
     looked: dict[str, Contents] = {}
-    tasks = [LookTask(one.seen.path) for one in finished]
+    tasks = [LookTask(one.look.path) for one in finished]
     for task, looks in watch.processes.map(tasks, watch.go_on, watch.ends):
         assert isinstance(task, LookTask)
         if isinstance(looks, LostWorker):
@@ -202,15 +202,15 @@ def _take(watch: Watch, task: RankTask, outcome: RankOutcome, fingerprint: str) 
         return
     if outcome.error is not None:
         if not Path(place).is_dir():
-            watch.handed.tell(f"{place} was removed while being read")
+            watch.hooks.tell(f"{place} was removed while being read")
             return
         watch.say(errors_total=state.errors_total + 1)
         refuse(watch, place, outcome.error, fingerprint)
         return
     disk_has_room(watch)
     key = (task.run, task.capture)
-    is_new = watch.known.spans.get(key) is None
-    watch.known.again(key)
+    is_new = watch.spans.spans.get(key) is None
+    watch.spans.again(key)
     watch.to_index.add(key)
     size_bytes = task.source.size_bytes
     watch.say(
@@ -221,8 +221,8 @@ def _take(watch: Watch, task: RankTask, outcome: RankOutcome, fingerprint: str) 
     )
     metadata = task.source.path("profiler_metadata")
     world_size = read_metadata(metadata).world_size if metadata else None
-    watch.joined[key] = Arrival(time.monotonic(), world_size)
-    watch.handed.tell(
+    watch.arrivals[key] = Arrival(time.monotonic(), world_size)
+    watch.hooks.tell(
         f"read rank {outcome.rank} of {outcome.capture} (run {outcome.run}):"
         f" {size_bytes / 1e6:.1f} MB, {outcome.row_count} rows, {outcome.seconds:.1f} s"
     )
@@ -237,16 +237,16 @@ def compare_round(watch: Watch) -> None:
     """Compare the ranks of captures that are complete, or that none joined for long enough."""
     now_s, options = time.monotonic(), watch.options
     due: list[CompareTask] = []
-    for key, folder in list(watch.joined.items()):
-        held = watch.known.spans.get(key)
+    for key, folder in list(watch.arrivals.items()):
+        held = watch.spans.spans.get(key)
         if held is None or held.rank_count < 2:
             if now_s - folder.last_s >= options.quiet_s:
-                del watch.joined[key]
+                del watch.arrivals[key]
             continue
         is_complete = folder.world_size is not None and held.rank_count >= folder.world_size
         if is_complete or options.once or now_s - folder.last_s >= options.quiet_s:
             due.append(CompareTask(str(options.store), *key, held.rank_count))
-    if not due or watch.handed.compare is None or now_s < watch.try_again_s:
+    if not due or watch.hooks.compare is None or now_s < watch.try_again_s:
         return
     for task, done in watch.processes.map(due, watch.go_on, watch.ends):
         assert isinstance(task, CompareTask)
@@ -254,18 +254,18 @@ def compare_round(watch: Watch) -> None:
         if isinstance(done, Outcome) and done.out_of_space:
             disk_is_full(watch)
             continue
-        watch.joined.pop(key, None)
+        watch.arrivals.pop(key, None)
         error = why_lost(done) if isinstance(done, LostWorker) else None
         error = done.error if isinstance(done, Outcome) else error
         if error is None:
             disk_has_room(watch)
             assert isinstance(done, Outcome)
-            watch.handed.tell(
+            watch.hooks.tell(
                 f"compared the ranks of {task.capture} (run {task.run}): {done.seconds:.1f} s"
             )
         else:
             watch.say(errors_total=watch.state.errors_total + 1)
-            watch.handed.tell(f"cannot compare the ranks of {task.capture}: {error}")
+            watch.hooks.tell(f"cannot compare the ranks of {task.capture}: {error}")
     watch.busy_s = time.monotonic()
 
 
@@ -278,7 +278,7 @@ def refuse(watch: Watch, place: str, reason: str, fingerprint: str) -> None:
         (one.since_ns for one in watch.state.quarantined if one.path == place), time.time_ns()
     )
     watch.say(quarantined=(*others, QuarantinedProfile(place, reason, fingerprint, since_ns)))
-    watch.handed.tell(f"cannot use {place}: {reason}; retrying when its files change")
+    watch.hooks.tell(f"cannot use {place}: {reason}; retrying when its files change")
 
 
 def _release(watch: Watch, places: set[str]) -> None:
@@ -292,7 +292,7 @@ def _tell_waiting(watch: Watch, waiting: dict[str, str]) -> None:
     former = {one.path: one.reason for one in watch.state.waiting}
     for place, reason in waiting.items():
         if former.get(place) != reason:
-            watch.handed.tell(f"waiting for {place}: {reason}")
+            watch.hooks.tell(f"waiting for {place}: {reason}")
     watch.say(waiting=tuple(Waiting(place, reason) for place, reason in waiting.items()))
 
 
@@ -301,19 +301,19 @@ def drop_oldest(watch: Watch) -> None:
     keep = watch.options.keep_captures
     if keep is None:
         return
-    captures = watch.known.captures()
+    captures = watch.spans.captures()
     for key in list(captures)[: max(0, len(captures) - keep)]:
         held, folder = captures[key], rank_folder(watch.options.store, *key, 0).parent
         try:
             drop_capture(StoredCapture(*key, str(folder), held.recorded_ns, held.rank_count, 0))
         except OSError as error:
-            watch.handed.tell(f"cannot drop {key[1]}: {error.strerror}")
+            watch.hooks.tell(f"cannot drop {key[1]}: {error.strerror}")
             return
-        watch.known.again(key)
-        watch.joined.pop(key, None)
+        watch.spans.again(key)
+        watch.arrivals.pop(key, None)
         watch.to_index.discard(key)
         watch.say(captures_dropped_total=watch.state.captures_dropped_total + 1)
-        watch.handed.tell(f"dropped {key[1]} (run {key[0]}): {keep} captures are kept")
+        watch.hooks.tell(f"dropped {key[1]} (run {key[0]}): {keep} captures are kept")
 
 
 def sweep_now_and_then(watch: Watch) -> None:
@@ -323,7 +323,7 @@ def sweep_now_and_then(watch: Watch) -> None:
         watch.swept_s = now_s
         freed_bytes = sweep(watch.options.store)
         if freed_bytes:
-            watch.handed.tell(f"freed {freed_bytes / 1e6:.1f} MB of unused files")
+            watch.hooks.tell(f"freed {freed_bytes / 1e6:.1f} MB of unused files")
 
 
 def show(watch: Watch) -> None:
@@ -339,7 +339,7 @@ def show(watch: Watch) -> None:
         watch.has_told_unwritable = False
     except OSError as error:
         if not watch.has_told_unwritable:
-            watch.handed.tell(f"cannot write into {watch.options.store}: {error.strerror}")
+            watch.hooks.tell(f"cannot write into {watch.options.store}: {error.strerror}")
         watch.has_told_unwritable = True
 
 
@@ -349,7 +349,7 @@ def disk_is_full(watch: Watch) -> None:
     if not watch.is_full:
         watch.say(is_disk_full=True)
         again = "" if watch.options.once else "; retrying until then"
-        watch.handed.tell(f"{advice(watch.options.store)}{again}")
+        watch.hooks.tell(f"{advice(watch.options.store)}{again}")
 
 
 def store_refuses(watch: Watch, why: str) -> None:
@@ -358,7 +358,7 @@ def store_refuses(watch: Watch, why: str) -> None:
     if not watch.refusal:
         watch.say(errors_total=watch.state.errors_total + 1)
         again = "" if watch.options.once else "; retrying until it can be written"
-        watch.handed.tell(f"{why}{again}")
+        watch.hooks.tell(f"{why}{again}")
     watch.refusal = why
 
 
@@ -385,11 +385,11 @@ def disk_has_room(watch: Watch) -> None:
     watch.tries, watch.try_again_s = 0, 0.0
     if watch.is_full:
         watch.say(is_disk_full=False)
-        watch.handed.tell(f"{watch.options.store}: space is available again, resuming")
+        watch.hooks.tell(f"{watch.options.store}: space is available again, resuming")
     if watch.refusal:
         watch.refusal = ""
         named = url_behind(watch.options.store) or watch.options.store
-        watch.handed.tell(f"{named}: can be written again, resuming")
+        watch.hooks.tell(f"{named}: can be written again, resuming")
 
 
 def release_idle(watch: Watch) -> None:

@@ -154,7 +154,7 @@ def _survive(watch: Watch) -> Iterator[None]:
         else:
             watch.say(errors_total=watch.state.errors_total + 1)
             why = error_line(error, str(watch.options.store))
-            watch.handed.tell(f"this poll failed: {why}; retrying at the next one")
+            watch.hooks.tell(f"this poll failed: {why}; retrying at the next one")
 
 
 def _summary(watch: Watch) -> str:

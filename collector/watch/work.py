@@ -63,7 +63,7 @@ class LookTask:
 class Contents:
     """What a profile holds, or `error`: why nobody knows."""
 
-    found: Findings | None
+    findings: Findings | None
     error: str = ""
 
 

@@ -118,7 +118,7 @@ def language_of_visit() -> str:
 
 def pickers(view: View, choices: Choices, say: Say) -> None:
     """Run, capture, rank, step and language, as they are in the view."""
-    capture = choices.chosen(view)
+    capture = choices.capture(view)
     assert capture is not None
     is_several = len(choices.stores) > 1
 

@@ -46,7 +46,7 @@ class Page:
 
     name: str
     view: View
-    known: Choices
+    choices: Choices
     place: Place
     version: str
     say: Say
@@ -54,7 +54,7 @@ class Page:
     @property
     def capture(self) -> KnownCapture:
         """The chosen capture: its ranks, steps and window."""
-        capture = self.known.chosen(self.view)
+        capture = self.choices.capture(self.view)
         assert capture is not None  # open_page stops where there is none
         return capture
 
@@ -81,7 +81,7 @@ class Page:
 
     def at(self, capture: KnownCapture) -> Page:
         """The same visit looking at all of another capture, maybe of another store."""
-        store = capture.store if len(self.known.stores) > 1 else None
+        store = capture.store if len(self.choices.stores) > 1 else None
         view = View(capture.run, capture.capture, lang=self.view.lang, store=store)
         place = sources.place_named(capture.store)
         return replace(self, view=view, place=place, version=sources.version_of(place.path))
@@ -177,7 +177,7 @@ class Page:
         apply_theme(visible_names(figure), is_dark=self.is_dark)
         if boxed is None:
             st.plotly_chart(figure, key=key, theme=None, config=_PLOTLY)
-            self.named(name=name or key)
+            self.sources(name=name or key)
             return
         figure.update_layout(dragmode="select")
 
@@ -189,16 +189,16 @@ class Page:
         st.plotly_chart(
             figure, key=key, theme=None, config=_PLOTLY, on_select=selected, selection_mode="box"
         )
-        self.named(name=name or key)
+        self.sources(name=name or key)
 
-    def clicked(self, figure: go.Figure, *, key: str) -> Any:
+    def click(self, figure: go.Figure, *, key: str) -> Any:
         """Draw a figure in the page's colours; the `customdata` of the point that the visitor
         clicked, or None."""
         apply_theme(visible_names(figure), is_dark=self.is_dark)
         event: Any = st.plotly_chart(
             figure, key=key, theme=None, config=_PLOTLY, on_select="rerun", selection_mode="points"
         )
-        self.named(name=key)
+        self.sources(name=key)
         points = event["selection"]["points"] if event else []
         return points[0].get("customdata") if points else None
 
@@ -206,7 +206,7 @@ class Page:
         """One number; its help names the metrics it is from."""
         st.metric(self.say(label), value, help=self._help(drawn_in(name)))
 
-    def named(self, *, name: str) -> None:
+    def sources(self, *, name: str) -> None:
         """The metrics that a figure is drawn from, below it."""
         metrics = drawn_in(name)
         st.caption(", ".join(f"`{one.name}`" for one in metrics), help=self._help(metrics))
@@ -243,7 +243,7 @@ class Page:
         with st.expander(f"{plain(label)} ({frame.height:,})", expanded=is_open):
             draw_table(frame, self.say, name=name, columns=columns, links=links, titles=titles)
 
-    def translated(self, frame: pl.DataFrame) -> pl.DataFrame:
+    def translate(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The frame with its words in the visitor's language, where they are known."""
         if self.view.lang == "en":
             return frame
@@ -267,23 +267,23 @@ class Page:
 
     def go(self, page: str, **changes: str | int | None) -> str:
         """Link to a page with this view and some changes: `go("timeline", rank=3)`."""
-        params = params_of(move_view(self.view, self.known, **changes))
+        params = params_of(move_view(self.view, self.choices, **changes))
         return f"{'.' if page == 'overview' else page}?{urlencode(params)}"
 
     def link(self, label: str, page: str, **changes: str | int | None) -> None:
         """A link to a page of this app with this view and some changes, in the same tab."""
-        params = params_of(move_view(self.view, self.known, **changes))
+        params = params_of(move_view(self.view, self.choices, **changes))
         st.page_link(f"{page}.py", label=self.say(label), query_params=params)
 
     def visit(self, page: str, **changes: str | int | None) -> None:
         """Go to a page of this app with this view and some changes."""
-        params = params_of(move_view(self.view, self.known, **changes))
+        params = params_of(move_view(self.view, self.choices, **changes))
         st.switch_page(f"{page}.py", query_params=params)
 
     def look_at(self, **changes: str | int | None) -> None:
         """Put other choices into the URL, when a visitor made them: for callbacks, after which the
         page starts anew by itself."""
-        header.look_at(move_view(self.view, self.known, **changes))
+        header.look_at(move_view(self.view, self.choices, **changes))
 
     def change(self, **changes: str | int | None) -> None:
         """Look at something else on this page: puts it into the URL and starts the page anew."""
@@ -304,7 +304,7 @@ def open_page(name: str) -> Page:
     choices = sources.known()
     view = header.current_view(choices)
     say = language_of(view.lang)
-    capture = choices.chosen(view)
+    capture = choices.capture(view)
     left_out = sources.left_out()
     if capture is None:
         header.left_out(left_out, say)

@@ -215,7 +215,7 @@ def write_window(
         )
     write(trace, out, expected)
     zero_ns = expected.zero_ns
-    title = f"{trace.chosen.places[0].run} {ranks_named(windows_ns)}"
+    title = f"{trace.selection.places[0].run} {ranks_named(windows_ns)}"
     first_ns, last_ns = min(one[0] for one in spans), max(one[1] for one in spans)
     return Opening(title, first_ns - zero_ns, last_ns - zero_ns)
 
@@ -224,7 +224,7 @@ def _cut(trace: Trace, windows_ns: Mapping[int, tuple[int, int]]) -> tuple[Trace
     """A trace of some windows, and how large it will be."""
     places = tuple(
         replace(place, from_ns=windows_ns[place.rank][0], to_ns=windows_ns[place.rank][1])
-        for place in trace.chosen.places
+        for place in trace.selection.places
     )
-    cut = replace(trace, chosen=replace(trace.chosen, places=places))
+    cut = replace(trace, selection=replace(trace.selection, places=places))
     return cut, expected_of(cut)

@@ -50,7 +50,7 @@ def ready(
             for message in data.messages:
                 say(message)
             if data.result is not None and not data.result.is_complete:
-                failed = len(data.result.failed) + len(data.result.problems)
+                failed = len(data.result.failures) + len(data.result.problems)
                 say(f"{source.path}: not everything was read ({failed}): see `npuscope doctor`")
             run = run or (data.result.run if data.result else source.run)
             compare_ranks(data, is_needed=False)

@@ -163,7 +163,7 @@ def _warm_up() -> None:
     with contextlib.suppress(NpuscopeError, duckdb.Error, OSError):
         choices = sources.known()
         view = view_of({}, choices)
-        capture = choices.chosen(view)
+        capture = choices.capture(view)
         if capture is None:
             return
         path = sources.place_named(capture.store).path

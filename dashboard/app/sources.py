@@ -65,7 +65,7 @@ class Tables:
         return cursor
 
     @contextlib.contextmanager
-    def borrowed(self) -> Iterator[duckdb.DuckDBPyConnection]:
+    def borrow(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """A cursor that others get afterwards."""
         cursor = self.cursor()
         try:
@@ -203,7 +203,7 @@ def _views(con: duckdb.DuckDBPyConnection) -> tuple[str, ...]:
 
 @st.cache_data(max_entries=64, show_spinner=_SPINNER)
 def _captures(path: str, title: str, version: str) -> tuple[KnownCapture, ...]:
-    with open_tables(path, version).borrowed() as con:
+    with open_tables(path, version).borrow() as con:
         facts = query.capture_facts(con).to_dicts()
     return tuple(
         KnownCapture(
@@ -283,12 +283,12 @@ def _compute(
     path: str, version: str, name: str, arguments: tuple[tuple[str, Any], ...], _fn: Any
 ) -> Any:
     try:
-        with open_tables(path, version).borrowed() as con:
+        with open_tables(path, version).borrow() as con:
             return _fn(con, **dict(arguments))
     except duckdb.IOException:
         # A superseded file outlived its grace period: look again, once.
         open_tables.clear(path, version)
-        with open_tables(path, version).borrowed() as con:
+        with open_tables(path, version).borrow() as con:
             return _fn(con, **dict(arguments))
 
 

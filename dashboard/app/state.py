@@ -125,7 +125,7 @@ class Choices:
         store = f" ({one.store})" if len(self.stores) > 1 else ""
         return visible(f"{one.run}/{one.capture}{store}")
 
-    def chosen(self, view: View) -> KnownCapture | None:
+    def capture(self, view: View) -> KnownCapture | None:
         """The capture that a view looks at."""
         for one in self.captures:
             if (one.run, one.capture) == (view.run, view.capture) and view.store in (
@@ -139,7 +139,7 @@ class Choices:
         """The baseline that a view compares its capture with: the one asked for, else the one
         before it in its run, else after it, else the newest of another run of the same job, of its
         store where that has one; None: there is none, and the visitor has to choose."""
-        capture = self.chosen(view)
+        capture = self.capture(view)
         if capture is None:
             return None
         others = [one for one in self.captures if one is not capture]
@@ -192,7 +192,7 @@ def view_of(params: Mapping[str, str], choices: Choices) -> View:
 def lacking(params: Mapping[str, str], choices: Choices) -> list[str]:
     """What URL parameters name and no store holds, a sentence each with what is shown instead."""
     view = view_of(params, choices)
-    one = choices.chosen(view)
+    one = choices.capture(view)
     if one is None:
         return []
 

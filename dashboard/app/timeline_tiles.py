@@ -101,7 +101,7 @@ class _TileRequest:
     def __init__(self, params: Mapping[str, str], headers: Mapping[str, str]) -> None:
         self._params = params
         self.takes_zstd = "zstd" in headers.get("accept-encoding", "")
-        self._kept = headers.get("if-none-match", "")
+        self._etag = headers.get("if-none-match", "")
         names = [params.get(name) for name in ("run", "capture")]
         store = params.get("store")
         captures = [
@@ -117,7 +117,7 @@ class _TileRequest:
 
     def has(self, etag: str) -> bool:
         """Whether who asks has the answer of that ETag already."""
-        return etag in (one.strip() for one in self._kept.split(","))
+        return etag in (one.strip() for one in self._etag.split(","))
 
     def number(self, name: str, least: int, most: int) -> int:
         """A whole number between two others."""
@@ -169,10 +169,10 @@ class _TileRequest:
         """What of which version of a store is looked at."""
         return self.path, self.version, self.capture.run, self.capture.capture
 
-    def loaded(self, part: str, ranks: Sequence[int]) -> dict[int, Any]:
+    def load(self, part: str, ranks: Sequence[int]) -> dict[int, Any]:
         """Events or curves of some ranks, from memory where they were asked for before."""
         if part == "path":
-            return {OF_ALL: self.replayed().path}
+            return {OF_ALL: self.replay().path}
         if part == "whatif":
             return {OF_ALL: self.whatif()}
         return {rank: self._of_rank(part, rank) for rank in ranks}
@@ -181,7 +181,7 @@ class _TileRequest:
         key = (*self.place, rank, part)
         return _load(key, lambda con: _LOADERS[part](con, self.extent(), rank))
 
-    def replayed(self) -> replay_tracks.ReplayTracks:
+    def replay(self) -> replay_tracks.ReplayTracks:
         """What a replay tells; raises NpuscopeError with the reason where it tells nothing."""
         self._needs_all()
         tracks = _load(
@@ -212,7 +212,7 @@ class _TileRequest:
 
     def events(self, part: str) -> dict[int, rank_events.RankEvents]:
         """Events of the asked ranks."""
-        return {rank: one.events for rank, one in self.loaded(part, self.ranks()).items()}
+        return {rank: one.events for rank, one in self.load(part, self.ranks()).items()}
 
 
 def _load(key: _Key, make: _Load) -> Loaded:
@@ -224,7 +224,7 @@ def _load(key: _Key, make: _Load) -> Loaded:
             if key in _parts:
                 _parts.move_to_end(key)
                 return _parts[key]
-        with sources.open_tables(key[0], key[1]).borrowed() as con:
+        with sources.open_tables(key[0], key[1]).borrow() as con:
             result = make(con)
         with _guard:
             _parts[key] = result
@@ -272,11 +272,11 @@ def _tracks(request: _TileRequest) -> Response:
     part = request.word("part", (*_LOADERS, *REPLAYS))
     if part in REPLAYS:
         try:
-            one = request.loaded(part, ())[OF_ALL]
+            one = request.load(part, ())[OF_ALL]
         except NpuscopeError as error:
             return _json({OF_ALL: {"tracks": (), "reason": request.reason(error)}})
         return _json({OF_ALL: {"tracks": one.events.tracks}})
-    tracks = request.loaded(part, request.ranks())
+    tracks = request.load(part, request.ranks())
     if part != "curves":
         return _json({
             rank: {"tracks": one.events.tracks, "is_whole": one.events.is_whole}
@@ -310,7 +310,7 @@ def _tile(request: _TileRequest) -> Response:
             _answers.move_to_end(key)
     if body is None:
         is_overlap = part == "overlap"
-        events = request.loaded("device" if is_overlap else part, ranks)
+        events = request.load("device" if is_overlap else part, ranks)
         table = (
             series.timeline_curves(events, level, index)
             if part == "curves"
@@ -351,7 +351,7 @@ def _event(request: _TileRequest) -> Response:
     start_ns = request.number("start_ns", -_LAST_NS, _LAST_NS)
     dur_ns = request.number("dur_ns", 1, _LAST_NS)
     at = request.extent()
-    with sources.open_tables(request.path, request.version).borrowed() as con:
+    with sources.open_tables(request.path, request.version).borrow() as con:
         details = event_details.event_details(
             con,
             at,
@@ -373,8 +373,8 @@ def _slack(request: _TileRequest) -> Response:
     start_ns = request.number("start_ns", -_LAST_NS, _LAST_NS)
     dur_ns = request.number("dur_ns", 1, _LAST_NS)
     try:
-        tracks, at = request.replayed(), request.extent()
-        with sources.open_tables(request.path, request.version).borrowed() as con:
+        tracks, at = request.replay(), request.extent()
+        with sources.open_tables(request.path, request.version).borrow() as con:
             slack_ns = replay_tracks.slack_of(con, at, tracks, rank, kind, start_ns, dur_ns)
     except NpuscopeError as error:
         return _json({"slack_ns": None, "reason": request.reason(error)})

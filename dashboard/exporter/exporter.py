@@ -72,7 +72,7 @@ class ShownMetrics:
     """What is shown of runs: metrics, ready to be written."""
 
     runs: frozenset[str]
-    kept: ShownSeries
+    series: ShownSeries
     families: tuple[Metric, ...]
 
 
@@ -85,11 +85,11 @@ class Exporter(Collector):
     ) -> None:
         self._options, self._say = options, say
         self._results = CachedResults(
-            lambda: version_key(options.store), self._gathered, say=say, patience_s=patience_s
+            lambda: version_key(options.store), self._gather, say=say, patience_s=patience_s
         )
         self._dropped_said: dict[str, int] = {}
         self._said_once: set[str] = set()
-        self._shown: tuple[Snapshot, ShownMetrics] | None = None
+        self._latest: tuple[Snapshot, ShownMetrics] | None = None
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: being registered must not query the store."""
@@ -107,7 +107,7 @@ class Exporter(Collector):
         standing = self._results.latest()
         metrics = self._shown_of(standing.snapshot)
         return metrics, [
-            *exporter_metrics(standing, metrics.kept), *watch_metrics(self._options.store)
+            *exporter_metrics(standing, metrics.series), *watch_metrics(self._options.store)
         ]  # fmt: skip
 
     def require_results(self) -> None:
@@ -120,7 +120,7 @@ class Exporter(Collector):
         """Gather nothing more."""
         self._results.close()
 
-    def _gathered(self) -> Snapshot:
+    def _gather(self) -> Snapshot:
         options = self._options
         return take_snapshot(
             options.store,
@@ -146,16 +146,16 @@ class Exporter(Collector):
         alive = {
             run for run, at in snapshot.ingested_s.items() if oldest_s is None or at >= oldest_s
         }
-        before = self._shown
+        before = self._latest
         if before is not None and before[0] is snapshot and before[1].runs == alive:
             return before[1]
         samples = within(snapshot.of_runs(alive).samples, self._options.max_series)
         families = tuple(_family(name, rows) for name, rows in samples.samples.items() if rows)
         metrics = ShownMetrics(frozenset(alive), samples, families)
-        self._shown = snapshot, metrics
-        if samples.dropped.keys() != self._dropped_said.keys():
-            self._dropped_said = dict(samples.dropped)
-            names = ", ".join(f"{name} ({count:,})" for name, count in samples.dropped.items())
+        self._latest = snapshot, metrics
+        if samples.drops.keys() != self._dropped_said.keys():
+            self._dropped_said = dict(samples.drops)
+            names = ", ".join(f"{name} ({count:,})" for name, count in samples.drops.items())
             limit = f"more than --max-series {self._options.max_series:,}"
             self._say(
                 f"{limit}: not shown: {names}" if names else ("all series are exported again")
@@ -190,7 +190,7 @@ def exporter_metrics(standing: Status, samples: ShownSeries) -> Iterator[Metric]
     yield _gauge(
         "npuscope_exporter_dropped_series",
         "Series dropped because of --max-series.",
-        sum(samples.dropped.values()),
+        sum(samples.drops.values()),
     )
     yield _gauge(
         "npuscope_exporter_refresh_seconds",

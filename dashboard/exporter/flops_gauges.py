@@ -53,7 +53,7 @@ def flops_gauges(
         ),
     }
     if "step" not in keys:
-        rows = losses(con, figures.rows, kernel_work(figures.counted))
+        rows = losses(con, figures.rows, kernel_work(figures.kernels))
         terms = by_term(together(con, rows))
         frames["npuscope_loss_ratio"] = terms.select(
             *keys, "term", pl.col("mfu_points").alias("value")

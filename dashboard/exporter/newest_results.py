@@ -63,20 +63,20 @@ class CachedResults:
         self._pending: Future[None] | None = None
         self._key: Key | None = None
         self._retry_at = 0.0
-        self._standing = Status()
+        self._status = Status()
 
     def latest(self) -> Status:
         """The results of the store as it is, or, where that takes long, as it was."""
         with self._lock:
             if self._pending is None or self._pending.done():
-                self._pending = self._begun()
+                self._pending = self._begin()
             pending = self._pending
         if pending is not None:
             patience_s = self._patience_s
-            if patience_s is not None and self._standing.has_results:
+            if patience_s is not None and self._status.has_results:
                 patience_s = min(patience_s, _WITH_RESULTS_S)
             wait([pending], timeout=patience_s)
-        return self._standing
+        return self._status
 
     def close(self) -> None:
         """Begin nothing more."""
@@ -91,16 +91,16 @@ class CachedResults:
     ) -> None:  # fmt: skip
         self.close()
 
-    def _begun(self) -> Future[None] | None:
+    def _begin(self) -> Future[None] | None:
         """Gathering, if anything is new or it is time to try again."""
-        if self._standing.is_good is False and time.monotonic() < self._retry_at:
+        if self._status.is_good is False and time.monotonic() < self._retry_at:
             return None
         try:
             key = self._version()
         except (NpuscopeError, OSError) as error:
-            self._failed(error)
+            self._fail(error)
             return None
-        if self._standing.is_good and key == self._key:
+        if self._status.is_good and key == self._key:
             return None
         return self._pool.submit(self._refresh, key)
 
@@ -108,13 +108,13 @@ class CachedResults:
         try:
             snapshot = self._gather()
         except Exception as error:  # whatever it is, who monitors must learn of it from here
-            self._failed(error)
+            self._fail(error)
             return
-        before = self._standing
+        before = self._status
         # What was left out is looked for again, for no more than a tenth of the time.
         self._retry_at = time.monotonic() + self._retry_s * max(1.0, snapshot.took_s)
         self._key = key
-        self._standing = replace(
+        self._status = replace(
             before,
             snapshot=snapshot,
             has_results=True,
@@ -125,10 +125,10 @@ class CachedResults:
         if before.problem:
             self._say("the store can be read again")
 
-    def _failed(self, error: BaseException) -> None:
-        before, problem = self._standing, str(error) or type(error).__name__
+    def _fail(self, error: BaseException) -> None:
+        before, problem = self._status, str(error) or type(error).__name__
         self._retry_at = time.monotonic() + self._retry_s
-        self._standing = replace(
+        self._status = replace(
             before, is_good=False, errors_total=before.errors_total + 1, problem=problem
         )
         if problem != before.problem:

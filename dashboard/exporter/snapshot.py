@@ -80,7 +80,7 @@ class ShownSeries:
     """What is shown, and how many series of which metrics are not."""
 
     samples: Mapping[str, tuple[Sample, ...]]
-    dropped: Mapping[str, int]
+    drops: Mapping[str, int]
 
 
 def within(samples: Mapping[str, tuple[Sample, ...]], max_series: int) -> ShownSeries:

@@ -49,7 +49,7 @@ class Slot:
     """A step's bins and where its first instant stands on the axis; `step` None: no steps."""
 
     step: int | None
-    found: Overview
+    bins: Overview
     start_ns: int
     at_ns: int
 
@@ -68,7 +68,7 @@ def aligned_figure(
         figure.add_annotation(**beside, yref=domain, x=0, text=title, yshift=14)
         for slot in slots:
             zero_ns = slot.start_ns - slot.at_ns
-            figure.add_trace(_heat(slot.found, share, zero_ns, unit, unit_ns, say), row, 1)
+            figure.add_trace(_heat(slot.bins, share, zero_ns, unit, unit_ns, say), row, 1)
             at = slot.at_ns / unit_ns
             if slot.step is not None:
                 named = f"{say('step')} {slot.step}"
@@ -79,7 +79,7 @@ def aligned_figure(
                 figure.add_shape(
                     type="line", x0=at, x1=at, y0=0, y1=1, xref="x", yref=domain, line=line
                 )
-        ranks = slots[0].found.ranks
+        ranks = slots[0].bins.ranks
         figure.update_yaxes(**_ranks_axis(ranks, say), row=row)
         height_px += _heat_px(len(ranks))
     figure.update_traces(colorbar=None, showscale=False)

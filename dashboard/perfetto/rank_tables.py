@@ -31,14 +31,14 @@ _NEAR_NS = 10**15
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What to write: a choice of the capture whose tables `con` has. Of a store, `stored` says
+    """What to write: a choice of the capture whose tables `con` has. Of a store, `manifests` says
     where each rank's are; it is None for one file."""
 
     con: duckdb.DuckDBPyConnection
     target: Path
     choice: Choice
-    chosen: RankChoice
-    stored: Mapping[int, Manifest] | None
+    selection: RankChoice
+    manifests: Mapping[int, Manifest] | None
 
 
 def trace_of(data: OpenTables, choice: Choice) -> Trace:
@@ -54,20 +54,20 @@ def trace_of(data: OpenTables, choice: Choice) -> Trace:
 
 def expected_of(trace: Trace) -> ExpectedTrace:
     """How much a trace will hold. Raises UsageError where that is nothing."""
-    ranks, tracks = trace.chosen.places, trace.choice.tracks
+    ranks, tracks = trace.selection.places, trace.choice.tracks
     with _tables(trace, ranks) as con:
         expectation = expect(con, ranks, tracks)
         if expectation is not None:
             return expectation
         always = expect(con, [replace(r, from_ns=BEFORE_NS, to_ns=AFTER_NS) for r in ranks], tracks)
     named = ranks_named(rank.rank for rank in ranks)
-    if always is None or trace.chosen.start_ns is None:
+    if always is None or trace.selection.start_ns is None:
         raise UsageError(
             f"nothing to show: {named} have no {', '.join(tracks)};"
             " `npuscope doctor PATH` says what was recorded"
         )
-    first = ms_after_start(always.zero_ns, trace.chosen.start_ns)
-    last = ms_after_start(always.last_ns, trace.chosen.start_ns)
+    first = ms_after_start(always.zero_ns, trace.selection.start_ns)
+    last = ms_after_start(always.last_ns, trace.selection.start_ns)
     raise UsageError(
         f"no events in that range: those of {named} are from {first} to {last} ms after the"
         " capture's start"
@@ -79,8 +79,8 @@ def _tables(
     trace: Trace, ranks: Sequence[Place], spill: Path | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Tables of some ranks, and no others' where they stand in a store, with an engine's limits."""
-    if trace.stored is not None:
-        files = [trace.stored[rank.rank] for rank in ranks]
+    if trace.manifests is not None:
+        files = [trace.manifests[rank.rank] for rank in ranks]
         con = store.over(trace.target, files, summaries=summary_versions(), spill=spill)
     else:
         con = store.open(

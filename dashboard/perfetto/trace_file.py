@@ -64,7 +64,7 @@ def write(trace: Trace, out: Path, expected: ExpectedTrace) -> TraceSummary:
     engine_name(out)  # spills beside it
     _refuse_foreign(out)
     workshop = out.with_name(f"{staging_name()}.{out.name}")
-    places = trace.chosen.places
+    places = trace.selection.places
     processes = [line for rank in places for line in process_names(rank.rank, rank.title)]
     counts = {"names": len(processes)}
     first_thread = first_thread_id(rank.rank for rank in places)
@@ -126,7 +126,7 @@ def _write_rank(
 
 def _head(trace: Trace, expected: ExpectedTrace) -> str:
     """The trace up to its first event."""
-    places, choice = trace.chosen.places, trace.choice
+    places, choice = trace.selection.places, trace.choice
     head: dict[str, object] = {
         "run": places[0].run,
         "capture": places[0].capture,
@@ -136,9 +136,9 @@ def _head(trace: Trace, expected: ExpectedTrace) -> str:
     }
     if choice.steps is not None:
         head["steps"] = spans_text((choice.steps,))
-    if trace.chosen.clock == "epoch":
+    if trace.selection.clock == "epoch":
         head["start"] = utc(expected.zero_ns)
-    head["ms_after_capture_start"] = ms_after_start(expected.zero_ns, trace.chosen.start_ns)
+    head["ms_after_capture_start"] = ms_after_start(expected.zero_ns, trace.selection.start_ns)
     rest = json.dumps(head, ensure_ascii=False)[1:]
     return f'{_HEAD} {__version__}",{rest},"traceEvents":[\n'
 
@@ -277,7 +277,7 @@ _BROWSER_BYTES_PER_BYTE = 2.6
 
 def before(trace: Trace, expected: ExpectedTrace) -> Iterator[str]:
     """What was asked for and is not there; clocks that do not agree; that it will be large."""
-    content = trace.chosen
+    content = trace.selection
     yield from content.messages
     if content.clock != "epoch" and len(content.places) > 1:
         yield (
@@ -299,14 +299,14 @@ def before(trace: Trace, expected: ExpectedTrace) -> Iterator[str]:
 
 def _less(trace: Trace) -> Iterator[str]:
     """Options that choose less than now."""
-    ranks = [place.rank for place in trace.chosen.places]
+    ranks = [place.rank for place in trace.selection.places]
     if len(ranks) > 1:
         yield f"--ranks {ranks[0]}"
     first, last = trace.choice.steps or (0, 1)
     if first < last and trace.choice.window_ns is None:
         first_step = trace.con.execute(
             "select min(step) from step_summary where run = ? and capture = ? and step >= ?",
-            [trace.chosen.places[0].run, trace.chosen.places[0].capture, first],
+            [trace.selection.places[0].run, trace.selection.places[0].capture, first],
         ).fetchall()
         if first_step[0][0] is not None:
             yield f"--steps {first_step[0][0]}"
@@ -318,10 +318,10 @@ def _less(trace: Trace) -> Iterator[str]:
 def written_line(trace: Trace, expected: ExpectedTrace, written: TraceSummary, out: Path) -> str:
     """What a trace holds, and which instant is its zero."""
     events = number(sum(written.event_counts.values()))
-    ranks = ranks_named(place.rank for place in trace.chosen.places)
+    ranks = ranks_named(place.rank for place in trace.selection.places)
     line = f"{out}: {events} events of {ranks}, {size_text(written.size_bytes)}"
-    zero = utc(expected.zero_ns) if trace.chosen.clock == "epoch" else None
-    since = ms_after_start(expected.zero_ns, trace.chosen.start_ns)
+    zero = utc(expected.zero_ns) if trace.selection.clock == "epoch" else None
+    since = ms_after_start(expected.zero_ns, trace.selection.start_ns)
     line += f"; 0 is {zero}" if zero else ""
     if since is not None:
         line += f", {since} ms" if zero else f"; 0 is {since} ms"

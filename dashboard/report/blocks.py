@@ -43,7 +43,7 @@ class Facts:
 class Findings:
     """What to change first."""
 
-    found: tuple[Finding, ...]
+    items: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,8 +133,7 @@ def junit(judged: pl.DataFrame, comparison: Comparison) -> str:
     suite = SubElement(root, "testsuite", {"name": "npuscope gate", **attributes, "time": "0"})
     table = where_from(comparison)
     origin = "\n".join(
-        "  ".join(column.shown(row).plain for column in table.columns).rstrip()
-        for row in table.rows
+        "  ".join(column.text(row).plain for column in table.columns).rstrip() for row in table.rows
     )
     for row in rows:
         names = {"classname": "npuscope.gate", "name": row["limit"], "time": "0"}

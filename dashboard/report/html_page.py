@@ -109,7 +109,7 @@ def _part(block: Block, say: Say) -> dict[str, Any]:
     if isinstance(block, Facts):
         return {"kind": "facts", "lines": [(say(name), say(value)) for name, value in block.lines]}
     if isinstance(block, Findings):
-        return {"kind": "findings", "found": [_finding(one, say) for one in block.found]}
+        return {"kind": "findings", "found": [_finding(one, say) for one in block.items]}
     if isinstance(block, Sentence):
         text = say(join((block.text, block.emphasis), "; "))
         return {"kind": "sentence", "text": text}
@@ -143,7 +143,7 @@ def heading(column: Column, say: Say) -> str:
 
 def cell(column: Column, row: Mapping[str, Any], say: Say) -> str:
     """A cell's text; words in the reader's language, names as they are."""
-    text = column.shown(row).plain
+    text = column.text(row).plain
     if not column.is_word:
         return text
     return label_of(f"measure {text}", text, say) if column.key == "measure" else say(text)

@@ -34,7 +34,7 @@ def _lines(block: Block, say: Say) -> Iterator[str]:
     elif isinstance(block, Findings):
         yield f"## {say('What to look at first')}"
         yield ""
-        for number, one in enumerate(block.found, 1):
+        for number, one in enumerate(block.items, 1):
             stake = say("time unknown")
             if one.at_stake_ns is not None:
                 stake = f"{ms(one.at_stake_ns)} {say('ms per step at stake')}"

@@ -27,7 +27,7 @@ def drawn(block: Block) -> Iterator[RenderableType]:
     elif isinstance(block, Facts):
         yield _facts(block)
     elif isinstance(block, Findings):
-        yield from _findings(block.found)
+        yield from _findings(block.items)
         yield Text()
     elif isinstance(block, Sentence):
         yield Text(f"{block.text}; " if block.emphasis else block.text).append(

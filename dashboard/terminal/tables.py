@@ -53,7 +53,7 @@ class Column(NamedTuple):
     is_drawing: bool = False
     is_word: bool = False
 
-    def shown(self, row: Mapping[str, Any]) -> Text:
+    def text(self, row: Mapping[str, Any]) -> Text:
         """The row's value as it stands in the table."""
         value = row[self.key]
         if self.form is None:
@@ -82,7 +82,7 @@ class FittedTable:
         # Blocks that the terminal's encoding lacks would all be question marks.
         columns = [one for one in self.columns if not (one.is_drawing and options.ascii_only)]
         legend = self.legend if len(columns) == len(self.columns) else None
-        cells = {column: [column.shown(row) for row in self.rows] for column in columns}
+        cells = {column: [column.text(row) for row in self.rows] for column in columns}
         widths = {
             column: max([len(column.heading), *(cell.cell_len for cell in cells[column])])
             for column in columns

@@ -107,4 +107,4 @@ def test_what_a_rank_caused_is_unknown_where_its_work_has_no_peer_to_compare_wit
     assert waits["absent_wait_ns"].to_list() == [318_151_740, 326_506_160]
     assert waits["pipeline_wait_ns"].to_list() == [None, None]
     [caused] = [column for column in table.columns if column.key == "caused_wait_ns"]
-    assert [caused.shown(row).plain for row in table.rows] == ["-", "-"]
+    assert [caused.text(row).plain for row in table.rows] == ["-", "-"]

@@ -400,7 +400,7 @@ def test_gaps_that_nothing_explains_may_wait_for_what_changes(
         for name, rows in canonical_frames(base, tables=TABLES).items()
     })  # fmt: skip
     job = captures.capture_job(long, Scope())
-    assert job.unexplained.max() < 0.01
+    assert job.residue.max() < 0.01
     for word in words:
         truth_ns = 10 * mean_of(tables(base), replayed(base), word)["predicted_step_ns"]
         row = mean_of(long, job, word)
@@ -427,7 +427,7 @@ def test_gaps_that_nothing_explains_may_wait_for_what_changes(
     slow, plain = (replace(one, name="scattered") for one in (base, SMALL))
     scatter()
     job = replayed(slow)
-    assert job.unexplained.max() > 0.5
+    assert job.residue.max() > 0.5
     for other, word in (
         (plain, "rank:3=median"),
         (replace(slow, compute_by_stage=(1.0, 0.9)), "stage:1=0.9"),

@@ -42,7 +42,7 @@ def test_evidence_and_figures() -> None:
     frame = pl.DataFrame({"peak_bytes": [73_400_320], "size_bytes": [73_400_320]})
     table = frame_table(frame)
     assert [column.heading for column in table.columns] == ["peak MiB", "size MB"]
-    cells = [column.shown(table.rows[0]).plain for column in table.columns]
+    cells = [column.text(table.rows[0]).plain for column in table.columns]
     assert cells == ["70.0", "73.4"]
     assert fitting_unit(73_400_320, "memory") == (2**20, "MiB")
     assert fitting_unit(73_400_320, "bytes") == (1e6, "MB")

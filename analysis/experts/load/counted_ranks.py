@@ -63,7 +63,7 @@ def require_all_ranks(
     rows = [] if data is None else data[0].execute(_COUNTS).fetchall()
     sizes = {(run, capture): (count, size) for run, capture, count, size in rows}
     for place, world in _worlds(tables).items():
-        counted, expected = tables.counted
+        counted, expected = tables.of_ranks
         if data is not None:
             seen = sizes.get(place, (None, None))
             counted, expected = _ranks(held.get(place, []), world, seen)

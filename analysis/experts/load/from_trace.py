@@ -183,7 +183,7 @@ def _recomputation(loads: dict[Place, dict[int | None, _StepLoad]]) -> list[str]
         for load in steps.values():
             if load.passes is None:
                 partly.add(place[2])
-            elif load.passes > 1 and load.seen == "backward":
+            elif load.passes > 1 and load.basis == "backward":
                 repeated.setdefault(load.passes, set()).add(place[2])
     for passes, ranks in sorted(repeated.items()):
         notes.append(
@@ -281,7 +281,7 @@ def _rows_by_exchange(
     notes: list[str],
 ) -> list[tuple[Any, ...]]:
     """Rows by all-to-alls of ranks and steps that no grouped matmul tells."""
-    parts_of_scope = scope.chosen()
+    parts_of_scope = scope.values()
     where = " ".join(f"and o.{name} = ?" for name in parts_of_scope)
     moved = frame(con, _EXCHANGES.format(where=where), list(parts_of_scope.values()))
     visited = set(known)
@@ -355,22 +355,22 @@ class _StepLoad:
     """Tokens that a rank's experts computed in a step, every layer and micro-batch once.
 
     `passes`: how often the forward is there for each of its backwards; None where that is no whole
-    number. `seen`: whether backwards tell, repeated counts, or neither. `layer_counts`: how many
-    layers the rank may have; `returned`: tokens of the backward calls in their order.
+    number. `basis`: whether backwards tell, repeated counts, or neither. `layer_counts`: how many
+    layers the rank may have; `backwards`: tokens of the backward calls in their order.
     """
 
     tokens: int
     passes: int | None
-    seen: Literal["backward", "repetition", "forward"]
+    basis: Literal["backward", "repetition", "forward"]
     layer_counts: tuple[int, ...] = ()
-    returned: tuple[int, ...] = ()
+    backwards: tuple[int, ...] = ()
 
     def by_layer(self, layers: int) -> tuple[int, ...] | None:
         """Tokens of each of the rank's so many layers, in the order in which they are first seen;
         None where it cannot have so many."""
         if layers not in self.layer_counts:
             return None
-        backward = np.asarray(self.returned, np.int64).reshape(-1, layers)
+        backward = np.asarray(self.backwards, np.int64).reshape(-1, layers)
         return tuple(int(tokens) for tokens in backward[:, ::-1].sum(axis=0))
 
 

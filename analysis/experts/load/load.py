@@ -36,8 +36,8 @@ class ExpertTables:
     rank, host, world_size, pp_size, ep_size, pp_rank, ep_group (a name of the rank's
     expert-parallel group), device (its position there); NULL where not told. counts: columns of
     `expert_counts` but rank, and members: who is in which group, both empty until
-    `scopes.with_counts` fills them. counted: of a dump alone, how many ranks it is of, and how many
-    there are; None where not told.
+    `scopes.with_counts` fills them. of_ranks: of a dump alone, how many ranks it is of, and how
+    many there are; None where not told.
     """
 
     load: pl.DataFrame
@@ -45,7 +45,7 @@ class ExpertTables:
     ranks: pl.DataFrame
     counts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_COUNTS))
     members: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MEMBERS))
-    counted: tuple[int | None, int | None] = (None, None)
+    of_ranks: tuple[int | None, int | None] = (None, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class ExpertPlan:
     plan: Plan
     notes: tuple[str, ...]
 
-    def named(self) -> Placement:
+    def placement(self) -> Placement:
         """The placement by logical experts."""
         named: Placement = np.append(np.array(self.experts, dtype=np.int64), EMPTY)[
             self.plan.placement
@@ -165,14 +165,14 @@ def plan_notes(plans: list[ExpertPlan]) -> list[str]:
         where = f"{one.capture} {one.phase or ''}".strip() if len(plans) > 1 else ""
         mine: list[str] = []
         plan, total = one.plan, one.plan.total
-        if plan.error_ratio is not None and plan.tested is not None:
+        if plan.error_ratio is not None and plan.back_test is not None:
             mine.append(
                 Message(
                     "forecast by {method}: mean error of an expert's share {error} % of the mean"
                     " share, for up to {steps} steps ahead",
                     method=plan.method,
                     error=f"{plan.error_ratio * 100:.1f}",
-                    steps=plan.tested.leads[-1],
+                    steps=plan.back_test.leads[-1],
                 )
             )
         if total.trigger is not None:

@@ -81,7 +81,7 @@ class Plan:
     horizon: int
     method: str
     error_ratio: float | None
-    tested: BackTest | None
+    back_test: BackTest | None
     load: Floats
     notes: tuple[str, ...]
 

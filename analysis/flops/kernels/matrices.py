@@ -39,7 +39,7 @@ class Matrix:
         return self.row_block > 1 or self.column_block > 1
 
     @property
-    def turned(self) -> Matrix:
+    def transpose(self) -> Matrix:
         return Matrix(self.batch, self.columns, self.rows, self.column_block, self.row_block)
 
 
@@ -123,7 +123,7 @@ def scattered_product(x: Tensor, w: Tensor, y: Tensor) -> Product:
 def _by_inner(x: Tensor, w: Tensor, y: Tensor, rows: int) -> Product:
     inner, columns = x.shape[-1], y.shape[-1]
     weights = matrix(w)
-    for held in (weights, weights.turned):
+    for held in (weights, weights.transpose):
         if _fits(inner, held.rows, held.row_block) and _fits(
             columns, held.columns, held.column_block
         ):
@@ -152,7 +152,7 @@ def grouped_product(
     if len(matrix(w).batch) == 0 and len(y.shape) == 3:
         return _shared_rows(x, w, y)
     weights = matrix(w)
-    for held in (weights, weights.turned):
+    for held in (weights, weights.transpose):
         if _fits(x.shape[1], held.rows, held.row_block) and y.shape[0] == x.shape[0]:
             for halves in (1, 2):  # SwiGLU in the same kernel makes one column of two
                 if _fits(halves * y.shape[-1], held.columns, held.column_block):
@@ -224,7 +224,7 @@ def _is_batch(batch: tuple[int, ...], whole: tuple[int, ...]) -> bool:
 
 def _sizes(one: Matrix, other: Matrix, result: Matrix) -> Iterator[tuple[int, int, int]]:
     """(M, N, K) of every way to transpose the inputs that fits; the least of rounded sizes."""
-    for left, right in product((one, one.turned), (other, other.turned)):
+    for left, right in product((one, one.transpose), (other, other.transpose)):
         rows = _same(left.rows, left.row_block, result.rows, result.row_block)
         columns = _same(right.columns, right.column_block, result.columns, result.column_block)
         inner = _same(left.columns, left.column_block, right.rows, right.row_block)
@@ -249,5 +249,5 @@ def _is_exact(one: Matrix, other: Matrix, result: Matrix) -> bool:
         and 1 in (right.column_block, result.column_block)
         and 1 in (left.column_block, right.row_block)
         and next(iter(_sizes(left, right, result)), None) is not None
-        for left, right in product((one, one.turned), (other, other.turned))
+        for left, right in product((one, one.transpose), (other, other.transpose))
     )

@@ -55,7 +55,7 @@ class GradientReductions:
     ready: Times
     took_ns: Times
 
-    def moved(self, layer_ratio: Times, end: int | None = None) -> GradientReductions:
+    def shift(self, layer_ratio: Times, end: int | None = None) -> GradientReductions:
         """Where devices have so many layers, and gradients, for one that they had: each reduction
         takes as much longer or shorter; with `end`, the first (0, which are then ready earlier) or
         the last ones (-1) alone."""

@@ -72,7 +72,7 @@ class ExecutedOrder:
     column with that, with what is not sure at its ends.
     """
 
-    made: Precedence
+    graph: Precedence
     layers: tuple[int, ...] | None
     starts_ns: Times
     durations_ns: Times
@@ -83,18 +83,18 @@ class ExecutedOrder:
 
     def spans(self) -> list[list[Span]]:
         """Its entries by device, means over columns."""
-        spans: list[list[Span]] = [[] for _ in self.made.schedule.orders]
+        spans: list[list[Span]] = [[] for _ in self.graph.schedule.orders]
         starts = self.starts_ns.mean(axis=1)
         ends = starts + self.durations_ns.mean(axis=1)
-        times = zip(self.made.entries, starts.tolist(), ends.tolist(), strict=True)
+        times = zip(self.graph.entries, starts.tolist(), ends.tolist(), strict=True)
         for (device, entry), start_ns, end_ns in times:
             spans[device].append(Span(device, entry, start_ns, end_ns))
         return spans
 
     def bubbles_ns(self) -> Times:
         """By device what it does not work from the first start of any device to the last end."""
-        devices = [device for device, _ in self.made.entries]
-        work = np.zeros((len(self.made.schedule.orders), self.durations_ns.shape[1]))
+        devices = [device for device, _ in self.graph.entries]
+        work = np.zeros((len(self.graph.schedule.orders), self.durations_ns.shape[1]))
         np.add.at(work, devices, self.durations_ns)
         bubbles_ns: Times = (self.lengths_ns - work).mean(axis=1)
         return bubbles_ns
@@ -150,7 +150,7 @@ def layer_ratios(
 ) -> Times:
     """By device how many layers it has under an order for each that it had; 1 where that is
     unknown."""
-    ran, then = measured.made.schedule.routes[0], schedule.routes[0]
+    ran, then = measured.graph.schedule.routes[0], schedule.routes[0]
     count = np.zeros((2, measured.devices))
     if facts.parts is None or (layers is None and len(ran) == len(then)):
         return np.ones(measured.devices)
@@ -217,7 +217,7 @@ def _of_work(measured: MeasuredPasses, kind: str, times: Times, slow: Times | No
     """Times of passes without what slow ranks make of them."""
     if slow is None:
         return times
-    routes = measured.made.schedule.routes
+    routes = measured.graph.schedule.routes
     devices = np.array([[device for device, _ in route] for route in routes]).T
     # Copies of the model take turns with micro-batches.
     of_batch = devices[:, np.arange(times.shape[1]) % len(routes)]
@@ -295,7 +295,7 @@ def run(measured: MeasuredPasses, facts: Facts, schedule: Schedule,
     has_pairs = any(len(entry) > 1 for _, entry in graph.entries)
     ratio = measured.pair_ratio if measured.pair_ratio is not None else facts.pair_ratio
     ratio = (1.0 if ratio is None else min(ratio, 1.0)) if has_pairs else None
-    if schedule is measured.made.schedule and layers is None:
+    if schedule is measured.graph.schedule and layers is None:
         usual = measured.ends_ns - measured.starts_ns
         starts, lengths = measured.lengths(graph, usual)
         nothing = np.zeros_like(lengths)
@@ -303,7 +303,7 @@ def run(measured: MeasuredPasses, facts: Facts, schedule: Schedule,
     usual = durations(measured, facts, graph, layers, pair_ratio=ratio)
     starts, lengths = measured.lengths(graph, usual)
     others = [lengths]
-    if not set(graph.links) <= set(measured.made.links):
+    if not set(graph.links) <= set(measured.graph.links):
         others.append(measured.lengths(graph, usual, 1.0)[1])
     if makes_weights_apart(schedule) and "W" not in measured.alone_ns:
         for factor in (1 - _WEIGHT_UNSURE, 1 + _WEIGHT_UNSURE):
@@ -343,7 +343,7 @@ def _behind(
     """By column what reducing gradients takes longer behind the last pass than it did, at least and
     at most: whenever in the passes that make gradients they are ready. Nothing where these passes
     are as they were."""
-    ran = measured.made
+    ran = measured.graph
     is_alike = makes_weights_apart(graph.schedule) == makes_weights_apart(ran.schedule)
     more_places = len(graph.schedule.routes[0]) - len(ran.schedule.routes[0])
     are_moved = bool((layer_ratio != 1).any())
@@ -363,11 +363,11 @@ def _behind(
     def longer(its: GradientReductions, ready: float | None = None) -> Times:
         return length(its, after, ready) - was
 
-    its = reduced.moved(layer_ratio)
+    its = reduced.shift(layer_ratio)
     usual = longer(its)
     others = [usual]
     if are_moved:  # what comes or goes may have been hidden, or not
-        others += [longer(reduced.moved(layer_ratio, at)) for at in (0, -1)]
+        others += [longer(reduced.shift(layer_ratio, at)) for at in (0, -1)]
     if not is_alike or more_places > 0:
         # Between backwards of several chunks are others: what the first ones make is ready earlier
         # in the time from the first to the last, and later where there are fewer.
@@ -383,7 +383,7 @@ def needed_overlap(
     """Which share of the shorter of two passes beside each other has to be hidden for the order to
     take no longer than `length_ns` (a mean over columns); None: no passes are beside each other, or
     hiding all of it is not enough."""
-    graph = tried.made
+    graph = tried.graph
     pairs = [at for at, (_, entry) in enumerate(graph.entries) if len(entry) > 1]
     if not pairs:
         return None
@@ -420,7 +420,7 @@ def held_micro_batches(
     measured: MeasuredPasses, facts: Facts, tried: ExecutedOrder
 ) -> tuple[list[float], list[float | None]]:
     """By device: micro-batches of a stage held at most, and their bytes (None: unknown)."""
-    schedule, its = tried.made.schedule, tried.spans()
+    schedule, its = tried.graph.schedule, tried.spans()
     count = [float(schedule.share * held_at_most(one, {})) for one in its]
     if facts.kept_bytes is None:
         return count, [None] * len(its)

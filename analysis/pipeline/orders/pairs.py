@@ -25,13 +25,13 @@ class Turns:
     """A pass on the ranks that share its micro-batch, in ns.
 
     work: computing of each part, the last one without a meeting. early: before the end of a part's
-    work, when the rank came to the meeting that the next one waits for. moved: from its last member
-    to its end. meeting: a number, the same on its members.
+    work, when the rank came to the meeting that the next one waits for. transfer: from its last
+    member to its end. meeting: a number, the same on its members.
     """
 
     work: Times
     early: Times
-    moved: Times
+    transfer: Times
     meeting: Times
 
     def before(self, other: Turns) -> Turns:
@@ -39,7 +39,7 @@ class Turns:
         joint = self.work[:, -1:] + other.work[:, :1]
         return Turns(
             np.hstack([self.work[:, :-1], joint, other.work[:, 1:]]),
-            np.hstack([self.early, other.early]), np.hstack([self.moved, other.moved]),
+            np.hstack([self.early, other.early]), np.hstack([self.transfer, other.transfer]),
             np.hstack([self.meeting, other.meeting]),
         )  # fmt: skip
 
@@ -55,11 +55,11 @@ def length_ns(passes: Sequence[Turns]) -> int:
                 continue
             free = np.maximum(free, ready[at]) + one.work[:, part]
             ready[at] = free
-            if part < one.moved.shape[1]:
+            if part < one.transfer.shape[1]:
                 moving = np.maximum(free - one.early[:, part], moving)
                 is_there = np.zeros(int(one.meeting.max()) + 1, np.int64)
                 np.maximum.at(is_there, one.meeting[:, part], moving)
-                moving = is_there[one.meeting[:, part]] + one.moved[:, part]
+                moving = is_there[one.meeting[:, part]] + one.transfer[:, part]
                 ready[at] = np.maximum(free, moving)
     return int(np.max(ready))
 

@@ -106,7 +106,7 @@ def experts(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
     new_ones = np.round(durations).astype(np.int64)
     outside = np.where(own.outside == own.waits.transfer, new_ones, own.outside)
     moved = moved.with_columns((pl.col("payload_ns", "moved_bytes") * scales).round())
-    return replace(own.lasting(new_ones, outside), moved=moved)
+    return replace(own.with_durations(new_ones, outside), payloads=moved)
 
 
 def exchanges(job: CaptureJob, kinds: Collection[str], change: Change) -> Flags:

@@ -28,7 +28,7 @@ def hierarchical(
         raise CannotAnswer(f"{change.word}: {why}")
 
     if change.name not in job.ops.kinds:
-        raise change.unknown([name for name in job.ops.kinds if name])
+        raise change.no_such([name for name in job.ops.kinds if name])
     exchanged = exchanges(job, (change.name,), change)
     moved = payloads(con, job, own, change)
     hosts = dict(con.execute(_HOSTS, [job.run, job.capture]).fetchall())
@@ -64,6 +64,6 @@ def hierarchical(
         new = to_host.max(axis=(1, 2)) * rates[1] + passed.max(axis=(1, 2)) * rates[0]
         longer = (new - took.max(axis=(1, 2)))[:, None] * own.pace[group.exchanges]
         durations[group.exchanges] += np.round(longer).astype(np.int64)
-    return own.lasting(
+    return own.with_durations(
         durations, np.where(own.outside == own.waits.transfer, durations, own.outside)
     )

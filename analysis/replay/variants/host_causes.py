@@ -45,7 +45,7 @@ def host_cause(
     `cause:far_node=0`: launches on cores far from the device take as long as others."""
     cause, _, operator = change.name.partition("/")
     if cause not in CAUSES:
-        raise change.unknown(CAUSES)
+        raise change.no_such(CAUSES)
     factor = change.factor()
     assert not isinstance(factor, str)
     if not job.ops.has_launches:
@@ -68,7 +68,7 @@ def host_cause(
     pauses = own.waits.pauses()
     if cause != "synchronisation":
         return replace(own, waits=own.waits.with_pauses(_without(pauses, blocked, factor)))
-    launch, rank = job.ops.launch[job.waits.launched], job.ops.rank[job.waits.launched]
+    launch, rank = job.ops.launch[job.waits.launches], job.ops.rank[job.waits.launches]
     waits = (np.diff(own.waits.segment, prepend=0) > 0) & (np.diff(rank, prepend=-1) == 0)
     waits &= blocked > 0
     # All that the host did since its launch before, but for waiting.
@@ -99,10 +99,10 @@ def _unbound(ops: Operations, waits: Waits, mask: Flags) -> Waits:
     awaited, its_source = np.full(total, -1), np.zeros(total, np.int64)
     awaited[target[gone]], its_source[target[gone]] = waits.work[gone], source[gone]
     after = np.flatnonzero(awaited[segments] >= 0)
-    stream = ops.stream[waits.launched[after]]
+    stream = ops.stream[waits.launches[after]]
     _, first = np.unique(np.stack([segments[after], stream]), axis=1, return_index=True)
     after = after[first]
-    waiting, needed = waits.launched[after], awaited[segments[after]]
+    waiting, needed = waits.launches[after], awaited[segments[after]]
     keep = ops.stream[waiting] != ops.stream[needed]
     waiting, needed, after = waiting[keep], needed[keep], after[keep]
     ends = (
@@ -122,7 +122,7 @@ def _time_in_calls(
     con: duckdb.DuckDBPyConnection, job: CaptureJob, calls: pl.DataFrame
 ) -> Integers:
     """By launch: time since the rank's launch before that lies in calls."""
-    launched = job.waits.launched
+    launched = job.waits.launches
     launch, rank = job.ops.launch[launched], job.ops.rank[launched]
     blocked = np.zeros(len(launch), np.int64)
     clocks = _clocks(con, job)
@@ -154,7 +154,7 @@ def _near(
             )
         )  # fmt: skip
     places = frame(con, _NODES, [job.run, job.capture])
-    launched = job.waits.launched
+    launched = job.waits.launches
     launch, rank = job.ops.launch[launched], job.ops.rank[launched]
     pauses, clocks = own.waits.pauses(), _clocks(con, job)
     result, unsure = pauses.copy(), 0.0

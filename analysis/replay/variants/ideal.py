@@ -42,7 +42,7 @@ def ideal(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
         pl.col("ns").median().over("alike").round().cast(pl.Int64)
     )
     durations[comm] = middle.to_series().to_numpy()
-    return own.lasting(durations, durations)
+    return own.with_durations(durations, durations)
 
 
 def _alike(ops: Operations) -> Integers:

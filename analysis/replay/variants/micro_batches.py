@@ -36,10 +36,10 @@ class _Lane(NamedTuple):
     """Transfers of one kind of a stage, by step and micro-batch: when the block before has been
     computed, and their times."""
 
-    computed: Integers
+    ready: Integers
     start: Integers
     end: Integers
-    met: Integers
+    meet: Integers
 
 
 def micro_batches(
@@ -71,7 +71,7 @@ def micro_batches(
     if count == recorded:
         return own
     new = _longest(pipelines, *_drawn(usual, recorded, count))
-    rest = job.kept.lengths()[usual] - old
+    rest = job.replay.lengths()[usual] - old
     # Another run draws anew, as what was measured was drawn once.
     noise = new.var() * (1 / steps + count / ((recorded - 1) * steps))
     if steps > 1:
@@ -201,17 +201,17 @@ def _blocks(
     is another. `lanes`: receives and sends forward, then backward; None where it has none."""
     receive, send, receive_back, send_back = lanes
     both = (receive, receive_back)
-    moved = [0.0 if one is None else float(np.mean(one.end - one.met)) for one in both]
+    moved = [0.0 if one is None else float(np.mean(one.end - one.meet)) for one in both]
     # Where a stream is busy a transfer starts later than it could.
-    ready = [0.0 if one is None else float(np.min(one.start - one.computed)) for one in both]
+    ready = [0.0 if one is None else float(np.min(one.start - one.ready)) for one in both]
     if receive_back is None:  # the last stage
         if receive is None or send_back is None:
             return None
-        whole = (send_back.computed - receive.end).astype(float)
+        whole = (send_back.ready - receive.end).astype(float)
         return whole, whole, moved[0], moved[1], ready[0], ready[1]
     if send is None:
         return None
-    sent, ended = send.computed, receive_back.end
+    sent, ended = send.ready, receive_back.end
     count = sent.shape[1]
     last = min(warm_up, count - 1)  # the forward before the first backward
     if (sent[:, last] > ended[:, 0]).any() or (sent[:, last + 1 :] < ended[:, :1]).any():
@@ -219,14 +219,14 @@ def _blocks(
     if receive is not None:
         if send_back is None:
             return None
-        pair = (sent - receive.end).astype(float), (send_back.computed - ended).astype(float)
+        pair = (sent - receive.end).astype(float), (send_back.ready - ended).astype(float)
         return *pair, moved[0], moved[1], ready[0], ready[1]
     # The first stage receives no input: a forward follows another one, or a backward.
     forward = np.zeros(sent.shape)
     forward[:, 1 : last + 1] = np.diff(sent[:, : last + 1], axis=1)
     forward[:, 0] = forward[:, last + 1 :] = forward[:, 1 : last + 1].mean()
     backward = np.zeros(sent.shape)
-    backward[:, :-1] = receive_back.computed[:, 1:] - ended[:, :-1]
+    backward[:, :-1] = receive_back.ready[:, 1:] - ended[:, :-1]
     backward[:, : count - last - 1] = (
         sent[:, last + 1 :] - ended[:, : count - last - 1] - forward[:, :1]
     )

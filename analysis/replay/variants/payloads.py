@@ -27,8 +27,8 @@ def payloads(
     """A row per operation, pair of ranks and link: at (position of the operation), instance,
     src_rank, dst_rank, link, payload_ns, moved_bytes; as changes before this one left them. Raises
     CannotAnswer where there is none."""
-    if own.moved is not None:
-        return own.moved
+    if own.payloads is not None:
+        return own.payloads
     ops = job.ops
     tasks = store.frame(con.sql(_TASKS, params={"run": job.run, "capture": job.capture}))
     if tasks.is_empty():

@@ -21,7 +21,7 @@ class Pipeline:
     for the next input, both of forwards and of backwards."""
 
     blocks: tuple[list[Times], list[Times]]
-    moved: tuple[Times, Times]
+    transfers: tuple[Times, Times]
     ready: tuple[Times, Times]
 
     def lengths(self, step: Picks, micro_batch: Picks) -> Times:
@@ -40,7 +40,7 @@ class Pipeline:
             if not is_whole:
                 durations[at] = self.blocks[way][stage][step[number], micro_batch[number]]
                 if way or stage:
-                    gaps[at] = self.ready[way][stage] + self.moved[way][stage]
-        lags = np.array([self.moved[int(to < source)][to] for source, to in graph.links])
+                    gaps[at] = self.ready[way][stage] + self.transfers[way][stage]
+        lags = np.array([self.transfers[int(to < source)][to] for source, to in graph.links])
         lengths: Times = (graph.starts(durations, gaps, lags[:, None]) + durations).max(axis=0)
         return lengths

@@ -29,7 +29,7 @@ def remove(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: 
             Message("{change}: what is removed is a rank: remove:rank=5", change=change.word)
         )
     if change.value not in map(str, ops.ranks):
-        raise change.unknown(ops.ranks)
+        raise change.no_such(ops.ranks)
     one = ops.ranks.index(int(change.value))
     peers = [at for at in programs(ops) if at.shape[1] and one in ops.rank[at[:, 0]]]
     if not peers or len(peers[0]) < 2:
@@ -38,10 +38,10 @@ def remove(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: 
             " what is left without it: record all ranks of a stage"
         )
     mine = np.append((ops.rank == one) & ops.is_kernel, False)
-    job_here = own.scaled(mine, 0.0)
+    job_here = own.scale(mine, 0.0)
     waits = job_here.waits
     host, gap = waits.host.copy(), waits.gap.copy()
-    host[ops.rank[waits.launched] == one] = 0
+    host[ops.rank[waits.launches] == one] = 0
     is_bound = np.diff(waits.points.first)[waits.points.place] > 0
     its = np.flatnonzero((ops.rank == one) & is_bound[: len(ops.rank)])
     gap[its] = np.minimum(gap[its], 0)
@@ -61,7 +61,7 @@ def fuse(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     kernels = ops.is_kernel
     is_hit = kernels & np.isin(ops.type, by_type)
     if not is_hit.any():
-        raise change.unknown(sorted({ops.types[at] for at in ops.type[kernels]}))
+        raise change.no_such(sorted({ops.types[at] for at in ops.type[kernels]}))
     count = len(ops.rank)
     point_at = waits.points.by_place()
     target = point_at[np.repeat(np.arange(len(point_at)), np.diff(waits.points.first))]
@@ -83,7 +83,7 @@ def fuse(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     lag[near] = 0
     gap[:count][merged] = 0
     is_first = np.diff(waits.segment, prepend=-1) != 0
-    pauses = np.where(merged[waits.launched] & ~is_first, 0, waits.pauses())
+    pauses = np.where(merged[waits.launches] & ~is_first, 0, waits.pauses())
     return replace(own, waits=replace(waits.with_pauses(pauses), lag=lag, gap=gap))
 
 
@@ -95,7 +95,7 @@ def communication_of(
     nothing is known of any."""
     there = [name for name in ops.kinds if name]
     if change.name != "all" and change.name not in there:
-        raise change.unknown(there)
+        raise change.no_such(there)
     kinds = [at for at, name in enumerate(ops.kinds) if change.name in ("all", name)]
     mask = ops.is_communication & np.isin(ops.kind, kinds)
     is_changeable = mask & ~ops.exogenous
@@ -154,7 +154,7 @@ class _Room(NamedTuple):
 
     exposed: Integers
     alone: Integers
-    known: Flags
+    is_known: Flags
     place: Integers
 
 
@@ -168,9 +168,9 @@ def _without_hidden(own: Other, room: _Room) -> Other:
     share = np.minimum(there / np.maximum(needed, 1), 1.0)
     hidden = np.round(room.exposed * share[at]).astype(np.int64)
     durations, outside = own.waits.transfer.copy(), own.outside.copy()
-    durations[:-1] -= np.where(room.known, hidden, 0)
+    durations[:-1] -= np.where(room.is_known, hidden, 0)
     outside[:-1] -= hidden
     filled = np.minimum(needed / np.maximum(there, 1), 1.0)[at] * room.alone
     before = 0 if own.hidden_ns is None else own.hidden_ns
     behind = before + np.round(filled).astype(np.int64)
-    return replace(own.lasting(durations, outside), hidden_ns=behind)
+    return replace(own.with_durations(durations, outside), hidden_ns=behind)

@@ -33,10 +33,10 @@ class Scan:
 
     def __init__(self, kinds: WantedKinds, scan: Callable[[int], int]) -> None:
         self._scan = scan
-        self._planned = plan_arrays(kinds, _ROWS)
+        self._plan = plan_arrays(kinds, _ROWS)
         self._text = _room(_PIECE_BYTES)
-        values = np.empty(sum(map(len, self._planned.columns)) * _ROWS, np.int64)
-        slots = s.FIELDS + len(self._planned.plan.args.sizes)
+        values = np.empty(sum(map(len, self._plan.columns)) * _ROWS, np.int64)
+        slots = s.FIELDS + len(self._plan.plan.args.sizes)
         self._event = s.Event._make([
             *np.empty((3, slots), np.int64), *np.empty((3, s.SERIES), np.int64),
             np.zeros(slots + 1, np.int64), np.full(slots + 4, -1),
@@ -45,12 +45,12 @@ class Scan:
             values, values.view(np.float64), np.empty((_SLOW, 2), np.int64),
             np.empty((_ENTRIES, 2), np.int64), np.zeros(4 * _ENTRIES, np.int32),
             _room(_STORE_BYTES), _room(_STORE_BYTES),
-            np.zeros(s.ROWS + len(self._planned.kinds), np.int64),
+            np.zeros(s.ROWS + len(self._plan.kinds), np.int64),
         )  # fmt: skip
         self._table = _table_of(
-            self._text, self._planned.plan, self._event, self._rows, self._planned.counter, _ROWS
+            self._text, self._plan.plan, self._event, self._rows, self._plan.counter, _ROWS
         )
-        self._written = self._content = _NO_STRINGS
+        self._raw = self._content = _NO_STRINGS
         self._forget()
 
     def add(self, text: bytes) -> bool:
@@ -83,7 +83,7 @@ class Scan:
 
     def tables(self) -> Iterator[tuple[str, pa.Table]]:
         """What waits, by kind; nothing does afterwards."""
-        counts, planned = self._rows.counts, self._planned
+        counts, planned = self._rows.counts, self._plan
         for place, packed in self._rows.slow[: counts[s.SLOW]].tolist():
             start, size = packed >> 24, packed & 0xFFFFFF
             self._rows.floats[place] = float(self._rows.texts[start : start + size].tobytes())
@@ -106,7 +106,7 @@ class Scan:
             self._forget()
 
     def _column(self, kind: int, place: int, rows: int) -> Array:
-        start = int(self._planned.plan.bases[kind]) + place * _ROWS
+        start = int(self._plan.plan.bases[kind]) + place * _ROWS
         return self._rows.values[start : start + rows].copy()
 
     def _array(self, values: Array, how: int, strings: pa.Array, written: pa.Array) -> pa.Array:
@@ -119,8 +119,8 @@ class Scan:
             codes = pa.array(values.astype(np.int32), mask=mask)
             bytes_of = written if how == s.JSON_OR_NULL else strings
             return pa.DictionaryArray.from_arrays(codes, bytes_of)
-        if how == s.INSTANT and self._planned.base_ns:
-            values += self._planned.base_ns
+        if how == s.INSTANT and self._plan.base_ns:
+            values += self._plan.base_ns
         if how in (s.TEXT, s.TEXT_OR_NULL):
             return self._text_array(values, mask)
         return pa.array(values, mask=mask)
@@ -142,7 +142,7 @@ class Scan:
     def _strings(self) -> tuple[pa.Array, pa.Array]:
         """The dictionary's strings as they are written, and what they stand for; of those that were
         known before, this is known."""
-        string_count, count = len(self._written), int(self._rows.counts[s.ENTRIES])
+        string_count, count = len(self._raw), int(self._rows.counts[s.ENTRIES])
         if count > string_count:
             offsets = np.zeros(count - string_count + 1, np.int32)
             offsets[1:] = np.cumsum(self._rows.entries[string_count:count, 1])
@@ -151,9 +151,9 @@ class Scan:
             buffers = [None, pa.py_buffer(offsets), pa.py_buffer(used)]
             written = pa.Array.from_buffers(pa.string(), count - string_count, buffers)
             content = _unescape(written) if b"\\" in used else written
-            self._written = pa.concat_arrays([self._written, written])
+            self._raw = pa.concat_arrays([self._raw, written])
             self._content = pa.concat_arrays([self._content, content])
-        return self._written, self._content
+        return self._raw, self._content
 
     def _forget(self) -> None:
         """Begin a new dictionary."""
@@ -163,7 +163,7 @@ class Scan:
         rows.entries[0] = 0, len(_LABEL)
         rows.table[hash_of(_LABEL) % len(rows.table)] = 1
         rows.counts[[s.ENTRIES, s.ENTRY_BYTES]] = 1, len(_LABEL)
-        self._written = self._content = _NO_STRINGS
+        self._raw = self._content = _NO_STRINGS
 
 
 def _room(size: int) -> Array:

@@ -131,7 +131,7 @@ def scan_of(form: Form, size_bytes: int) -> Scan | None:
         scan = scan_function()
     except ImportError:
         return None
-    return Scan(form.wanted(), scan) if scan else None
+    return Scan(form.kinds(), scan) if scan else None
 
 
 def _stage_events(
@@ -227,7 +227,7 @@ def _stage_apart(
         log.bytes_lost += part_log.bytes_lost
         for warning in part_log.warnings:
             log.warn(warning)
-        log.damaged |= part_log.damaged
+        log.damage |= part_log.damage
     return [part.folder for part in parts]
 
 

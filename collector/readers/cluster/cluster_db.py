@@ -52,11 +52,11 @@ class Group:
 
 @dataclass(slots=True)
 class JobFacts:
-    """What concerns all ranks. `seen`: ranks that have operations of a group, by its hash;
+    """What concerns all ranks. `members`: ranks that have operations of a group, by its hash;
     `args`: the job's sizes (distributed_args), as JSON; `warnings`: of the log, as stored."""
 
     groups: list[Group] = field(default_factory=list)
-    seen: dict[str, list[int]] = field(default_factory=dict)
+    members: dict[str, list[int]] = field(default_factory=dict)
     args: str | None = None
     log: ReadLog = field(default_factory=ReadLog)
     warnings: list[Stored] = field(default_factory=list)

@@ -41,7 +41,7 @@ def read(
     for warning in map(restore_text, facts.warnings):
         log.warn(warning)
     log.rules |= facts.log.rules
-    log.damaged |= facts.log.damaged
+    log.damage |= facts.log.damage
 
     def rows(table: str) -> str:
         # The store's own folder names would make columns.
@@ -68,7 +68,7 @@ def _groups(facts: JobFacts, rank: int) -> Iterator[dict[str, object]]:
             told_hashes.add(group.group_hash or group_hash(group.name or ""))
             if rank in group.ranks:
                 yield _group_row(group, rank)
-    for hash_, ranks in facts.seen.items():
+    for hash_, ranks in facts.members.items():
         if rank in ranks and hash_ not in told_hashes:
             yield _group_row(Group(hash_, None, None, ranks), rank)
 

@@ -239,7 +239,7 @@ def _read_times(con: duckdb.DuckDBPyConnection, path: str, facts: JobFacts, log:
             insert_packets(con, _table(packets, PACKETS), of_ranks=True)
     lose(log, path, bad, "operations with non-numeric values")
     tell_partial(log, path, partial)
-    facts.seen = {name: sorted(ranks) for name, ranks in members.items() if name}
+    facts.members = {name: sorted(ranks) for name, ranks in members.items() if name}
 
 
 def _measure(data: bytes) -> tuple[dict[int, Operation], int, int]:

@@ -33,7 +33,7 @@ class Detail:
     `is_by_micro_batch` and `is_kept` say what was given up for want of room.
     """
 
-    held: dict[tuple[int, Key, int], Counts] = field(default_factory=dict)
+    cells: dict[tuple[int, Key, int], Counts] = field(default_factory=dict)
     # Where one list told all micro-batches together.
     together: set[tuple[int, Key, int]] = field(default_factory=set)
     counts: int = 0
@@ -45,22 +45,22 @@ class Detail:
         if not self.is_kept:
             return
         place = (rank, key, step)
-        self.counts -= self.held[place].size if place in self.held else 0
+        self.counts -= self.cells[place].size if place in self.cells else 0
         self.together.discard(place)
         if is_together:
             self.together.add(place)
         if not self.is_by_micro_batch:
             counts = counts.sum(axis=0, keepdims=True)
-        self.held[place] = counts
+        self.cells[place] = counts
         self.counts += counts.size
         if self.counts > COUNTS_AT_MOST and self.is_by_micro_batch:
             self.is_by_micro_batch = False
-            for at, one in self.held.items():
-                self.held[at] = one.sum(axis=0, keepdims=True)
-            self.counts = sum(one.size for one in self.held.values())
+            for at, one in self.cells.items():
+                self.cells[at] = one.sum(axis=0, keepdims=True)
+            self.counts = sum(one.size for one in self.cells.values())
         if self.counts > COUNTS_AT_MOST:
             self.is_kept, self.counts = False, 0
-            self.held.clear()
+            self.cells.clear()
             self.together.clear()
 
     def notes(self) -> Iterator[str]:
@@ -82,11 +82,11 @@ def counts_frame(
 ) -> pl.DataFrame:
     """Rows of `expert_counts`, in order; `whole` are the steps that all ranks of a block told."""
     places = sorted(
-        (step, layers[key], rank, key) for rank, key, step in detail.held if step in whole[key]
+        (step, layers[key], rank, key) for rank, key, step in detail.cells if step in whole[key]
     )
     if not places:
         return no_counts()
-    parts = [detail.held[rank, key, step] for step, _, rank, key in places]
+    parts = [detail.cells[rank, key, step] for step, _, rank, key in places]
     repeats = [len(part) for part in parts]
     is_apart = [
         detail.is_by_micro_batch and (rank, key, step) not in detail.together

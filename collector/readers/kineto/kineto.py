@@ -54,7 +54,7 @@ def read(
         groups = list(_all_groups(con, head))
         _name(con, source, groups)
         _derive(con, log, tables)
-        if path in log.damaged:
+        if path in log.damage:
             log.lose(path, "figures of this rank cover only the part that was read")
         # Of a packed file discovery saw the beginning only.
         [window_ns] = con.execute(_WINDOW).fetchall() if path.endswith(".gz") else [(None, None)]

@@ -200,7 +200,7 @@ class KinetoForm:
         args = decode_args(calls, CallArgs, log)
         put_slices(values["api"], calls, args, _CALL)
 
-    def wanted(self) -> WantedKinds:
+    def kinds(self) -> WantedKinds:
         """The same, for a compiled pass."""
         place = ("pid", "tid")
         operator = KeptEvents(

@@ -211,7 +211,7 @@ class TraceForm:
         if self.counters and phases["C"]:
             gather_counters(phases["C"], values["counter"], log)
 
-    def wanted(self) -> WantedKinds:
+    def kinds(self) -> WantedKinds:
         """The same, for a compiled pass."""
         operator = [c for c in _COLUMNS["operator"] if self.stacks or c != "call_stack"]
         choices = (("task_type", "device"), ("plane_task_type", "plane"), ("level", "api"))

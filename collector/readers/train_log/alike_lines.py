@@ -42,13 +42,13 @@ class Form:
     """A pattern whose groups are numbers, or the time (`at`).
 
     `steps`: groups of the step; three are an epoch, the step in it, and how many it has. `figures`:
-    group, column, what it is divided by up to 1 and beyond. `fixed`: what every such line tells.
+    group, column, what it is divided by up to 1 and beyond. `constants`: as every line tells.
     """
 
     pattern: str
     steps: tuple[int, ...]
     figures: tuple[tuple[int, str, float, float], ...]
-    fixed: tuple[tuple[str, float], ...]
+    constants: tuple[tuple[str, float], ...]
     at: int | None
 
 
@@ -236,7 +236,7 @@ def _match_form(form: Form, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataF
         epoch, within, each = numbers
         step = (epoch - 1) * each + within
     rows: dict[str, pl.Series] = {"line": own, "step": step}
-    values = {name: np.full(len(own), value) for name, value in form.fixed}
+    values = {name: np.full(len(own), value) for name, value in form.constants}
     for at, name, small, large in form.figures:
         values_here = values_at[at].filter(is_so).to_numpy()
         ratios = values_here / small

@@ -180,7 +180,7 @@ class LogRows:
         self._chunks: list[pl.DataFrame] = []
         self._lines: list[tuple[float | None, ...]] = []
         # Two different values are as good as many: then there is no one value.
-        self._said: dict[str, set[int]] = {}
+        self._notes: dict[str, set[int]] = {}
         self._scopes: set[Scope | None] = set()
         self._before: LogEntry | None = None
 
@@ -202,7 +202,7 @@ class LogRows:
                 self.say(name, 0 if rest else max(0, each))
 
     def say(self, name: str, value: int) -> None:
-        values = self._said.setdefault(name, set())
+        values = self._notes.setdefault(name, set())
         if len(values) < 2:
             values.add(value)
 
@@ -233,7 +233,7 @@ class LogRows:
     def _one(self, *names: str) -> int | None:
         """What the first that is said at all always says."""
         for name in names:
-            if values := self._said.get(name):
+            if values := self._notes.get(name):
                 return (next(iter(values)) or None) if len(values) == 1 else None
         return None
 

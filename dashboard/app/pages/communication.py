@@ -95,7 +95,7 @@ with wait:
             " the last member arrives, on aligned clocks. Both cover operations recorded by all"
             " members; HCCL's own times cover all that it measured."
         )
-        page.table(page.translated(waits), name="communication_waits")
+        page.table(page.translate(waits), name="communication_waits")
 
 with links:
     rates = page.frame(means.mean_links)

@@ -22,10 +22,10 @@ from npuscope.messages import Message
 WHOSE = {"": "the mean rank", "stage": "each stage", "rank": "each rank"}
 
 page = open_page("compare")
-say, label_of = page.say, page.known.label
+say, label_of = page.say, page.choices.label
 page.title("What changed from A to B, and is it real?")
-baseline = page.known.base(page.view)
-others = [one for one in page.known.captures if one != page.capture]
+baseline = page.choices.base(page.view)
+others = [one for one in page.choices.captures if one != page.capture]
 if not others:
     page.empty(
         "There is one capture here: a comparison needs two.",
@@ -155,15 +155,15 @@ with origin:
             "name": say("of"), "change": say("by"), "a_ns": "A", "b_ns": "B", "delta_ns": "B - A"
         },
     )  # fmt: skip
-    if comparison.changed:
-        facts = [{"fact": fact, "a": a, "b": b} for fact, (a, b) in comparison.changed.items()]
+    if comparison.facts:
+        facts = [{"fact": fact, "a": a, "b": b} for fact, (a, b) in comparison.facts.items()]
         page.table(pl.DataFrame(facts), name="changed_facts", title="What else differs",
                    titles={"a": "A", "b": "B"})  # fmt: skip
 with real:
     labels = {"what": "mean of a step (ms)", "a": "A", "b": "B", "delta": "B - A",
               "low": "95 % from", "high": "to", "verdict": "verdict"}  # fmt: skip
     page.table(
-        page.translated(pl.DataFrame(words.measure_rows(comparison)).select(*labels)),
+        page.translate(pl.DataFrame(words.measure_rows(comparison)).select(*labels)),
         name="compare_measures", title="Is it real?", is_open=True,
         titles={column: say(title) for column, title in labels.items()},
     )  # fmt: skip

@@ -59,14 +59,14 @@ if not health.events.is_empty():
               "count": "steps", "period_steps": "every", "value": "value", "usual": "usual",
               "cost_ns": "cost"}  # fmt: skip
     page.table(
-        page.translated(pl.DataFrame(event_rows(health.events), infer_schema_length=None)),
+        page.translate(pl.DataFrame(event_rows(health.events), infer_schema_length=None)),
         name="health_events", title="Events", columns=list(labels),
         titles={column: say(title) for column, title in labels.items()},
     )  # fmt: skip
 if not captures.is_empty():
     links = [page.go("overview", capture=one, **ALL_OF_IT) for one in captures["capture"]]
     page.table(
-        page.translated(captures).with_columns(look=links),
+        page.translate(captures).with_columns(look=links),
         name="health_captures",
         title="Captures and events",
         columns=[*captures.columns[1:], "look"],
@@ -75,9 +75,9 @@ if not captures.is_empty():
     )
 phases = health_phases(health.steps)
 if not phases.is_empty():
-    page.table(page.translated(phases), name="health_phases", title="Phases of a mean step")
+    page.table(page.translate(phases), name="health_phases", title="Phases of a mean step")
     page.table(
-        page.translated(health_bounds(health.steps)), name="health_bounds",
+        page.translate(health_bounds(health.steps)), name="health_bounds",
         title="No step is shorter, if its phases take what they take now",
     )  # fmt: skip
 if not health.heads.is_empty():

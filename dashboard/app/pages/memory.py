@@ -103,7 +103,7 @@ with over_time:
     else:
         page.figure(figures.growth_figure(every, growth, say), key="growth")
         most = int(growth["step_count"].max() or 0)
-        steady = facts.growing
+        steady = facts.steady
         if most < 5:
             page.text(Message("A trend needs five steps, recorded: {count}.", count=most))
         elif steady.is_empty():

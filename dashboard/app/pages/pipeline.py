@@ -114,7 +114,7 @@ page.table(
     name="pipeline_bubbles", title="Why each stage waits",
 )  # fmt: skip
 page.table(
-    page.translated(view.tries.drop("devices")),
+    page.translate(view.tries.drop("devices")),
     name="pipeline_tries",
     title="What ran, and what would run",
 )

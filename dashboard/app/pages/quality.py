@@ -55,7 +55,7 @@ with answers:
         "Whether ranks can be compared with each other is no rank's own: it is in the table only."
     )
     names = [figures.capability_named(one, say) for one in facts.capabilities["capability"]]
-    capabilities = page.translated(facts.capabilities).with_columns(
+    capabilities = page.translate(facts.capabilities).with_columns(
         pl.Series("capability", names, dtype=pl.String)
     )
     page.table(capabilities, name="capabilities", title="What it can answer")

@@ -109,7 +109,7 @@ why, by_step, parts_of, on_hosts, on_links = page.parts(
 with why:
     if not suspect_rows.is_empty():
         show_evidence(suspect_rows)
-        page.table(page.translated(answers.with_hosts(suspect_rows, hosts)), name="ranks")
+        page.table(page.translate(answers.with_hosts(suspect_rows, hosts)), name="ranks")
     else:
         page.empty("The ranks could not be compared.")
 with by_step:

@@ -32,7 +32,7 @@ if results is None:
         " and start the dashboard with `--strategies strategies.parquet`.",
     )
     st.stop()
-request = {name: visible(text) for name, text in results.asked.items()}
+request = {name: visible(text) for name, text in results.request.items()}
 slot = page.slot()
 page.text(
     Message(

@@ -20,7 +20,7 @@ from npuscope.dashboard.app.timeline_component import Timeline, draw_timeline
 from npuscope.errors import NpuscopeError
 
 page = open_page("timeline")
-say, view, label_of = page.say, page.view, page.known.label
+say, view, label_of = page.say, page.view, page.choices.label
 page.title("What does each rank do, and when?")
 at = page.frame(extent)
 whole_ns = at.window_ns
@@ -39,7 +39,7 @@ open_lanes = answers.shown_lanes(page.capture.ranks, lanes)
 
 def lower_capture() -> KnownCapture | None:
     """The capture beneath, as it is asked for; asks where there are several."""
-    others = [one for one in page.known.captures if one != page.capture]
+    others = [one for one in page.choices.captures if one != page.capture]
     if not others:
         return None
 
@@ -52,7 +52,7 @@ def lower_capture() -> KnownCapture | None:
         )
         page.look_at(beneath=1 if capture_below else None, **dict(zip(BASE, base, strict=True)))
 
-    st.session_state["beneath"] = page.known.base(view) if view.beneath else None
+    st.session_state["beneath"] = page.choices.base(view) if view.beneath else None
     return st.selectbox(
         say("another capture beneath, on one scale"), [None, *others], key="beneath",
         format_func=lambda one: f"+ {label_of(one)}" if one else say("no other capture beneath"),
@@ -80,7 +80,7 @@ draw_timeline(
     window_ns=None if window_ns == whole_ns else window_ns,
     kinds=page.frame(group_kinds_of),
 )
-page.named(name="timeline")
+page.sources(name="timeline")
 
 
 def perfetto_link(
@@ -104,7 +104,7 @@ def perfetto_link(
         out = viewer.new_file()
         with st.spinner(say("writing the trace")):
             try:
-                with sources.open_tables(page.place.path, page.version).borrowed() as con:
+                with sources.open_tables(page.place.path, page.version).borrow() as con:
                     opening = viewer.write_window(
                         con, page.store_path, out,
                         run=view.run, capture=view.capture,

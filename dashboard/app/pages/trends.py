@@ -43,7 +43,7 @@ if run_trends.captures.height < 2:
     )
 elif lengths or parts:
     chart = figures.trends_figure(run_trends.captures, run_trends.exposed, run_trends.changes, say)
-    if (capture := page.clicked(chart, key="trends")) is not None:
+    if (capture := page.click(chart, key="trends")) is not None:
         page.visit("overview", capture=capture, **ALL_OF_IT)
     page.text("A click on a point opens its capture.")
     page.text(
@@ -58,7 +58,7 @@ if not run_trends.changes.is_empty():
               "after": "after", "delta": "change", "share": "change (%)", "low_share": "95 % from",
               "high_share": "to", "count": "values before / after"}  # fmt: skip
     page.table(
-        page.translated(pl.DataFrame(change_rows(run_trends.changes)).select(*labels)),
+        page.translate(pl.DataFrame(change_rows(run_trends.changes)).select(*labels)),
         name="trend_changes", title="Changes over time",
         titles={column: say(title) for column, title in labels.items()},
     )  # fmt: skip

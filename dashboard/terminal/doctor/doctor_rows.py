@@ -32,13 +32,13 @@ _FACTS = (
 class Disk:
     """What an ingest met beside the ranks it read. `beside` None: nobody looked, as in a store.
 
-    `compared`: our steps beside those of msprof-analyze, where its results lie there.
+    `comparisons`: our steps beside those of msprof-analyze, where its results lie there.
     """
 
-    failed: Sequence[RankOutcome] = ()
+    failures: Sequence[RankOutcome] = ()
     problems: Sequence[Problem] = ()
     beside: Sequence[UnreadFile] | None = None
-    compared: Sequence[StepComparison] = ()
+    comparisons: Sequence[StepComparison] = ()
 
 
 def doctor_rows(reports: Sequence[CaptureReport], disk: Disk) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def doctor_rows(reports: Sequence[CaptureReport], disk: Disk) -> list[dict[str, 
     """
     rows = [_rank_row(report, rank) for report in reports for rank in report.ranks]
     row_of_run = {row["run"]: None for row in rows}
-    for outcome in disk.failed:
+    for outcome in disk.failures:
         place = {"run": outcome.run, "capture": outcome.capture, "rank": outcome.rank}
         if not row_of_run or outcome.run in row_of_run:
             record = {"status": "not_read", "reason": outcome.error, "source_root": outcome.root}
@@ -147,7 +147,7 @@ def doctor_notes(reports: Sequence[CaptureReport], disk: Disk) -> list[str]:
             place = {"run": report.run, "capture": report.capture}
             sentences = [Message(of_one, **place, note=one) for one in sentences]
         notes += sentences
-    notes += compared_notes(disk.compared)
+    notes += compared_notes(disk.comparisons)
     notes += [f"{problem.path}: {problem.message}" for problem in disk.problems]
     if disk.beside is None:
         notes.append(NOT_LOOKED)

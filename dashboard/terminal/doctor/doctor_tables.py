@@ -76,7 +76,7 @@ def _summary(report: CaptureReport, disk: Disk) -> Text:
         text.append(f"all {present} ranks ({numbers(r.rank for r in report.ranks)})")
     if missing:
         text.append("; ").append(f"missing: {numbers(missing)}", style="red")
-    failed = [one.rank for one in disk.failed if one.capture == report.capture]
+    failed = [one.rank for one in disk.failures if one.capture == report.capture]
     damaged = [rank.rank for rank in report.ranks if rank.loss.is_any]
     if failed:
         text.append(f"; {ranks_named(failed)} could not be read", style="red")
@@ -147,7 +147,7 @@ def _configuration(report: CaptureReport) -> Iterator[RenderableType]:
 
 
 def _not_read(disk: Disk) -> Iterator[RenderableType]:
-    troubles = [(f"rank {one.rank}", one.root, one.error or "") for one in disk.failed]
+    troubles = [(f"rank {one.rank}", one.root, one.error or "") for one in disk.failures]
     troubles += [("folder", one.path, one.message) for one in disk.problems]
     if troubles:
         table = plain_table("Not read")
@@ -160,16 +160,16 @@ def _not_read(disk: Disk) -> Iterator[RenderableType]:
 
 
 def _comparison(disk: Disk) -> Iterator[RenderableType]:
-    if disk.compared:
+    if disk.comparisons:
         table = plain_table("Our steps compared with msprof-analyze's (cluster_analysis_output)")
         for heading in ("measure", "steps", "agree", "farthest apart"):
             justify: JustifyMethod = "right" if heading in ("steps", "agree") else "left"
             table.add_column(heading, justify=justify, overflow="fold")
-        for one in disk.compared:
+        for one in disk.comparisons:
             counts = (number(one.compared_count), number(one.agreeing_count))
             table.add_row(one.measure, *counts, farthest_apart(one) or UNKNOWN)
         yield table
-        if any(farthest_apart(one) for one in disk.compared):
+        if any(farthest_apart(one) for one in disk.comparisons):
             yield Text(RULES, style=DIM)
         yield Text()
 

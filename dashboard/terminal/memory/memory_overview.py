@@ -86,21 +86,21 @@ def charts(
 
 def growth_lines(facts: MemoryFacts) -> Iterator[str]:
     """What is to be said about growth, in sentences."""
-    for row in facts.growing.head(_MOST_GROWTH).to_dicts():
+    for row in facts.steady.head(_MOST_GROWTH).to_dicts():
         yield (
             f"rank {row['rank']}, {component_name(row)}: grows steadily,"
             f" {change(row['growth_per_step_bytes'])} MiB per step over steps"
             f" {row['first_step']}-{row['last_step']},"
             f" {mebibytes(row['last_bytes'])} MiB at the end"
         )
-    if facts.growing.height > _MOST_GROWTH:
-        yield f"and {facts.growing.height - _MOST_GROWTH} more: --by growth"
+    if facts.steady.height > _MOST_GROWTH:
+        yield f"and {facts.steady.height - _MOST_GROWTH} more: --by growth"
     if facts.growth.is_empty():
         yield "Growth: no steps were recorded with memory"
     elif facts.growth["is_steady"].null_count() == facts.growth.height:
         most = facts.growth.select(pl.col("step_count").max()).item()
         yield f"Growth: a trend needs five steps, recorded: {most}"
-    elif facts.growing.is_empty():
+    elif facts.steady.is_empty():
         yield "Growth: none that is steady"
 
 

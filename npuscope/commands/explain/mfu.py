@@ -104,7 +104,7 @@ def mfu(
             request.answer("mfu_log", rows, notes, tables.log_table)
         elif by == "kernel":
             kernels = roofline.kernel_table(
-                figures.counted, chips.peaks(data.con, peaks), attention=attention, top=top
+                figures.kernels, chips.peaks(data.con, peaks), attention=attention, top=top
             )
             request.answer("mfu_kernels", kernels, notes, tables.roofline_table)
         elif by == "step":
@@ -132,7 +132,7 @@ def _show_waterfall(
     from npuscope.profile import compare_ranks
 
     compare_ranks(data, is_needed=False)
-    work = kernel_work(figures.counted, attention=attention)
+    work = kernel_work(figures.kernels, attention=attention)
     rows = losses(data.con, figures.rows, work, scope)
     sentences = [*notes, *loss_notes(figures.rows, rows)]
     stages = together(data.con, rows, by="stage")

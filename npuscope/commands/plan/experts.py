@@ -191,22 +191,22 @@ def dump_of(path: Path, scope: Scope) -> tuple[ExpertTables, list[str]] | None:
     from npuscope.analysis.experts.load.load import tables_of
 
     keys = {"run": path.resolve().name, "capture": path.resolve().name}
-    for name, value in scope.chosen(JOB).items():
+    for name, value in scope.values(JOB).items():
         if value != keys[name]:
             raise UsageError(f"no {name} {value} here: there is {keys[name]}")
     columns = [pl.lit(value).alias(name) for name, value in keys.items()]
     load = source.load.select(
         *columns, pl.coalesce("ep_rank", pl.lit(0)).cast(pl.Int32).alias("rank"), pl.all()
     )
-    rows = load.filter(**scope.chosen(("rank", "step")))
+    rows = load.filter(**scope.values(("rank", "step")))
     if rows.is_empty():
         raise UsageError(f"{path}: nothing here is of that rank and step")
     placement = source.placement.select(*columns, pl.lit(0, pl.Int32).alias("rank"), pl.all())
     counts = source.counts.select(*columns, pl.all())
-    counts = counts.filter(**scope.chosen(("step",)))
+    counts = counts.filter(**scope.values(("step",)))
     facts = source.facts
     counted = (facts.ranks_count, facts.ranks_expected)
-    return replace(tables_of(rows, placement), counts=counts, counted=counted), list(source.notes)
+    return replace(tables_of(rows, placement), counts=counts, of_ranks=counted), list(source.notes)
 
 
 def _sent_tokens(

@@ -116,11 +116,11 @@ def plan_command(
                 " choose with --run and --capture"
             )
         if out is not None:
-            write_text(deployment_json(plans[0].named(), plans[0].plan.layers), out)
+            write_text(deployment_json(plans[0].placement(), plans[0].plan.layers), out)
             say(f"wrote {out}")
         if permutation is not None:
             experts = max(plans[0].experts) + 1
-            text = permutation_json(plans[0].named(), plans[0].plan.layers, experts)
+            text = permutation_json(plans[0].placement(), plans[0].plan.layers, experts)
             write_text(text, permutation)
             say(f"wrote {permutation}")
         rows = plan_frames.plan_rows(plans)

@@ -108,7 +108,7 @@ def profile_config(
         },
     )
     if wrong := dynamic.check(content):
-        raise UsageError("; ".join(f"{one.field}: {one.got}, not {one.allowed}" for one in wrong))
+        raise UsageError("; ".join(f"{one.field}: {one.value}, not {one.rule}" for one in wrong))
     command = dynamic.dyno_command(content, certs_dir)
     if json:
         row = {"config": content, "dyno_command": command}
@@ -144,14 +144,14 @@ def _check(path: Path, json: bool) -> None:
         raise TraceFormatError(target, "JSON", str(error)) from None
     wrong = dynamic.check(content)
     if json:
-        rows = [{"field": one.field, "got": one.got, "allowed": one.allowed} for one in wrong]
+        rows = [{"field": one.field, "got": one.value, "allowed": one.rule} for one in wrong]
         print_json("profile_config_check", rows, [])
     if not wrong:
         if not json:
             command = dynamic.dyno_command(content)
             print_text(f"{target}: valid\nthe same with msMonitor: {command}\n")
         return
-    names = "".join(f"\n  {one.field}: {one.got}; allowed: {one.allowed}" for one in wrong)
+    names = "".join(f"\n  {one.field}: {one.value}; allowed: {one.rule}" for one in wrong)
     raise NpuscopeError(f"{target}: {len(wrong)} field(s) that torch_npu would not use:{names}")
 
 

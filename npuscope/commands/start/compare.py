@@ -169,19 +169,19 @@ def side_of(paths: Sequence[str], jobs: int | None, memory: str | None) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A PATH of a side: open tables, or `kept`, the side of a file of `baseline save`."""
+    """A PATH of a side: open tables, or `baseline`, the side of a file of `baseline save`."""
 
     text: str
     scope: Scope = ALL
     data: OpenTables | None = None
-    kept: Side | None = None
+    baseline: Side | None = None
 
     def side(self, by: Key | None) -> Side:
         """What it tells."""
         from npuscope.analysis.compare.side import measure
 
-        if self.kept is not None:
-            return self.kept
+        if self.baseline is not None:
+            return self.baseline
         assert self.data is not None
         target = str(self.data.target)
         return measure(self.data.con, self.scope, by, target=target)
@@ -196,13 +196,13 @@ class _Place:
 
     def notes(self) -> list[str]:
         """What to know beside its figures."""
-        return self._named(told(self.data, self.scope)) if self.data is not None else []
+        return self._prefix(told(self.data, self.scope)) if self.data is not None else []
 
     def left_out(self) -> list[str]:
         """What was said of captures that are left out of it."""
-        return self._named(self.data.left_out) if self.data is not None else []
+        return self._prefix(self.data.left_out) if self.data is not None else []
 
-    def _named(self, notes: Iterable[str]) -> list[str]:
+    def _prefix(self, notes: Iterable[str]) -> list[str]:
         from npuscope.messages import Message
 
         return [Message("{place}: {note}", place=self.text, note=note) for note in notes]
@@ -223,7 +223,7 @@ def _open(stack: contextlib.ExitStack, text: str, jobs: int | None, memory: str 
     from npuscope.profile import compare_ranks, open_tables
 
     if is_baseline(Path(text)):
-        return _Place(text, kept=read_baseline(Path(text)))
+        return _Place(text, baseline=read_baseline(Path(text)))
     path, scope = _place(text)
     source = source_of(path, None, None, scope.run, jobs, memory)
     data = stack.enter_context(open_tables(source, scope=scope))

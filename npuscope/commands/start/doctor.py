@@ -67,10 +67,10 @@ def doctor(request: Request, *, files: Files = False) -> None:
             beside = unread(
                 request.source.path,
                 sources,
-                [*(one.path for one in problems), *(one.root for one in data.result.failed)],
+                [*(one.path for one in problems), *(one.root for one in data.result.failures)],
             )
             disk = Disk(
-                data.result.failed, problems, beside, _comparison(request.source.path, data, read)
+                data.result.failures, problems, beside, _comparison(request.source.path, data, read)
             )
         if request.json:
             print_json(

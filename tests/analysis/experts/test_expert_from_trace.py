@@ -198,7 +198,7 @@ def test_layers_and_recomputation_of_random_steps(seed: int) -> None:
     again = chance.randint(0, 2)
     calls = trained(counts, warm_up=chance.randint(0, micro), again=again)
     found = step_load([tokens for tokens, _ in calls], [sizes for _, sizes in calls])
-    assert found is not None and found.seen == "backward" and found.passes == 1 + again
+    assert found is not None and found.basis == "backward" and found.passes == 1 + again
     assert found.tokens == sum(map(sum, counts))
     assert found.layer_counts == (layers,)
     assert found.by_layer(layers) == tuple(map(sum, zip(*counts, strict=True)))
@@ -234,7 +234,7 @@ def test_experts_without_a_gate_are_told_by_repetition() -> None:
 def test_inference_has_no_backward() -> None:
     calls = [c for n in (5, 6, 5) for c in layer_calls(n, FORWARD)]
     found = step_load([tokens for tokens, _ in calls], [sizes for _, sizes in calls])
-    assert found is not None and (found.tokens, found.passes, found.seen) == (16, 1, "forward")
+    assert found is not None and (found.tokens, found.passes, found.basis) == (16, 1, "forward")
 
 
 def load_of(con: Any, ranks: dict[int, list[tuple[int, Sizes]]], **places: Any) -> DeviceLoad:

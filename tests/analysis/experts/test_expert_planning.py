@@ -72,8 +72,8 @@ def test_held_out_half_of_a_drifting_job(drift: float, noise: float) -> None:
     assert total.gain_low_ns is not None and total.gain_high_ns is not None
     assert total.gain_ns == pytest.approx(gains.mean(), rel=0.1)
     assert total.gain_low_ns * 0.95 < gains.mean() < total.gain_high_ns * 1.05
-    assert found.error_ratio is not None and found.tested is not None
-    assert found.error_ratio == min(found.tested.errors.values())
+    assert found.error_ratio is not None and found.back_test is not None
+    assert found.error_ratio == min(found.back_test.errors.values())
     if drift == 1:
         assert found.method == "trend"
 
@@ -153,7 +153,7 @@ def test_what_is_unknown_is_null_and_said() -> None:
 
 def test_one_step_is_planned_for_without_a_range() -> None:
     found = plan(zipf(3, 32), devices=8, cost=COST)
-    assert found.tested is None and found.error_ratio is None
+    assert found.back_test is None and found.error_ratio is None
     assert found.total.gain_ns is not None and found.total.gain_low_ns is None
     assert found.placement.shape == (3, 8, 4)
     assert any("too few for a back-test" in note for note in found.notes)

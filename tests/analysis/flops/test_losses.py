@@ -30,7 +30,7 @@ Lost = dict[tuple[int, str], float]
 
 def _rows(con: duckdb.DuckDBPyConnection, **peaks: float) -> pl.DataFrame:
     found = mfu(con, given_peaks=peaks)
-    return losses(con, found.rows, kernel_work(found.counted))
+    return losses(con, found.rows, kernel_work(found.kernels))
 
 
 def _adds_up(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame) -> None:

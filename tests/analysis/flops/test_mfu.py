@@ -82,7 +82,7 @@ def test_ranks_read_lightly_have_no_figures(qwen: Figures) -> None:
 
 def test_kernels_of_a_real_step(qwen: Figures, goldens: dict[str, Any]) -> None:
     by_type = goldens["qwen3_pp2_dp2_text_level2"]["0"]["flops"]["by_type"]
-    work = kernel_work(qwen.counted, attention="full").filter("is_cube")
+    work = kernel_work(qwen.kernels, attention="full").filter("is_cube")
     assert sorted(work["type"]) == sorted(by_type)
     for row in work.to_dicts():
         assert row["total_ns"] == by_type[row["type"]]["dur_ns"]
@@ -369,7 +369,7 @@ def test_rooflines() -> None:
     con = one_rank(MATMUL, MATMUL, {**MATMUL, "input_shapes": None})
     given = {"hbm": 1e12}
     found = mfu(con, given_peaks=given)
-    table = roofline.kernel_table(found.counted, peaks(con, given))
+    table = roofline.kernel_table(found.kernels, peaks(con, given))
     known, unknown = sorted(table.to_dicts(), key=lambda row: row["flops"] is None)
     moved = 2 * (64 * 32 + 32 * 16 + 64 * 16)
     assert (known["count"], known["total_ns"], known["flops"]) == (2, 200, FLOPS)
@@ -379,7 +379,7 @@ def test_rooflines() -> None:
     assert known["roofline_share_ratio"] == pytest.approx(moved / 1e12 / 100e-9)
     assert known["peak_share_ratio"] == pytest.approx(FLOPS / 100e-9 / PEAK)
     assert unknown["reason"] and unknown["achieved_flops_per_s"] is None
-    plain = roofline.kernel_table(found.counted, peaks(con), top=1)
+    plain = roofline.kernel_table(found.kernels, peaks(con), top=1)
     assert plain.height == 1 and plain["roofline_flops_per_s"].null_count() == 1
 
 

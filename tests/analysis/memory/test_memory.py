@@ -249,7 +249,7 @@ def test_the_facts_of_all_ranks() -> None:
     assert facts.main.select("rank", "component", "peak_bytes").rows() == [
         (2, "PTA", 90), (1, "PTA", 11), (0, "PTA+GE", 11),
     ]  # fmt: skip
-    assert facts.growing.is_empty() and facts.growth.is_empty()
+    assert facts.steady.is_empty() and facts.growth.is_empty()
     assert query.memory_facts(connect()).main.is_empty()
 
 

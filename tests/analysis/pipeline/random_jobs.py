@@ -86,7 +86,7 @@ def opened_frames(frames: Mapping[str, pl.DataFrame]) -> duckdb.DuckDBPyConnecti
 
 def judged(job: Job, found: Pipeline) -> Verdict:
     """What was recognised, beside the planted passes."""
-    named = found.named
+    named = found.schedule
     is_named = (named.name, named.micro_batches) == (job.schedule, job.micro_batches)
     rows, edges = [], []
     for seen in captures(job):

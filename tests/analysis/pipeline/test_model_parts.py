@@ -65,5 +65,5 @@ def test_in_turns_takes_no_less_than_all_computing_and_no_more_than_one_behind_t
 ) -> None:
     one = turns(np.array([its for its, _ in parts]).T.tolist(), [ns for _, ns in parts[:-1]])
     alone, both = length_ns([one]), length_ns([one, one])
-    busy = max(2 * int(one.work.sum(axis=1).max()), 2 * int(one.moved.sum(axis=1).max()))
+    busy = max(2 * int(one.work.sum(axis=1).max()), 2 * int(one.transfer.sum(axis=1).max()))
     assert max(alone, busy) <= both <= 2 * alone

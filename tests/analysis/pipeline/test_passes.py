@@ -32,7 +32,7 @@ def test_passes_stand_in_the_order_of_their_schedule(plain: Pipeline) -> None:
 
 
 def test_a_schedule_has_its_name_and_sizes(plain: Pipeline) -> None:
-    named = plain.named
+    named = plain.schedule
     assert (named.name, named.distance, named.micro_batches, named.also) == ("1f1b", 0.0, 5, ())
 
 
@@ -51,7 +51,7 @@ def overlapped() -> Pipeline:
 
 @pytest.mark.slow
 def test_passes_beside_each_other_are_told_apart(overlapped: Pipeline) -> None:
-    assert (overlapped.named.name, overlapped.named.confidence) == ("fb-overlap", "high")
+    assert (overlapped.schedule.name, overlapped.schedule.confidence) == ("fb-overlap", "high")
     counts = overlapped.passes.group_by("stage", "kind").len()
     assert counts["len"].to_list() == [8] * 4
 
@@ -100,7 +100,7 @@ def test_weight_gradients_are_told_apart_without_shapes(name: str) -> None:
     put(con, frames)
     open_views(con)
     open_across(None, con)
-    named = pipeline(con, job.name, "planted").named
+    named = pipeline(con, job.name, "planted").schedule
     assert (named.name, named.confidence, named.micro_batches) == (name, "high", 4)
 
 
@@ -162,5 +162,5 @@ def test_marked_passes_are_taken_as_marked() -> None:
     open_views(con)
     open_across(None, con)
     found = pipeline(con, job.name, "planted")
-    assert (found.basis, found.named.micro_batches) == ("marks", 3)
+    assert (found.basis, found.schedule.micro_batches) == ("marks", 3)
     assert found.passes.filter(rank=0)["kind"].to_list() == ["F", "BW"] * 3

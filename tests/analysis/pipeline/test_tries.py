@@ -241,7 +241,7 @@ def test_two_copies_of_the_model_take_what_they_take() -> None:
     asked = tries.asked_tries(ready, "dualpipe", None)
     *_, row = tries.pipeline_tries(ready, asked).to_dicts()
     truth = job_of(replace(NOISY, schedule="dualpipe"))
-    assert truth.pipeline.named.name == "dualpipe"
+    assert truth.pipeline.schedule.name == "dualpipe"
     assert row["pipeline_ns"] == pytest.approx(truth.spans_ns.mean(), rel=0.015)
     assert any("2 copies" in note for note in tries_notes(ready, asked))
 
@@ -334,7 +334,7 @@ def test_a_slow_rank_gets_fewer_layers_and_hands_on_no_slowness() -> None:
 def test_no_placement_takes_a_shorter_step(job: Job) -> None:
     """Nor does the shortest longest stage, whose step each of these jobs does not have."""
     ready = job_of(job)
-    order, places = ready.measured.made.schedule, ready.measured.places
+    order, places = ready.measured.graph.schedule, ready.measured.places
 
     def length_ns(layers: tuple[int, ...]) -> float:
         done = tries.try_order(ready, tries.OrderRequest("", order, layers))

@@ -212,7 +212,7 @@ def test_a_range_goes_no_further_than_what_operations_take_less_or_more(factor: 
     its = job.ops.type == job.ops.types.index("ZerosLike")  # of each rank alike, and once a step
     most = max(int(job.waits.transfer[:-1][its & (job.ops.rank == one)].sum()) for one in range(4))
     most_ns = changed_by * most / len(job.ops.steps)
-    error = 2 * float(np.abs(job.kept.lengths() - job.measured.lengths()).mean()) + 2
+    error = 2 * float(np.abs(job.replay.lengths() - job.measured.lengths()).mean()) + 2
     below = row["measured_step_ns"] - row["predicted_low_ns"]
     above = row["predicted_high_ns"] - row["measured_step_ns"]
     assert row["predicted_low_ns"] <= row["predicted_step_ns"] <= row["predicted_high_ns"]

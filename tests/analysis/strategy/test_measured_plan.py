@@ -33,7 +33,7 @@ def test_another_rank_may_be_the_fullest_with_a_plan() -> None:
     job = random_job(9018)
     own = plannable_of(job)
     first = [measured_plan.Decision(place, "ffn", "recompute", 1) for place in range(4)]
-    alone = replace(own, held=own.held[:1])
+    alone = replace(own, holdings=own.holdings[:1])
     planned = replace(job, recompute_parts=((0, 1),) * 4)
     true_bytes = peaks(tables(planned), job.pp)[0]
     saved_bytes = own.peaks[0] - true_bytes

@@ -77,9 +77,9 @@ def _by_trying_all(choices: list[Choice], needed: float) -> float | None:
     for counts in product(*(range(one.layers + 1) for one in choices)):
         by_held: dict[str, int] = {}
         for one, count in zip(choices, counts, strict=True):
-            for held in one.held:
+            for held in one.names:
                 by_held[held] = by_held.get(held, 0) + count
-        if any(by_held[held] > one.layers for one in choices for held in one.held):
+        if any(by_held[held] > one.layers for one in choices for held in one.names):
             continue
         if sum(one.saved_bytes * n for one, n in zip(choices, counts, strict=True)) < needed:
             continue
@@ -157,7 +157,7 @@ def _least_lost_s(job: Job, budget_bytes: float) -> float | None:
     best = None
     for counts in product(*(range(one.layers + 1) for one in choices)):
         by_held = [
-            sum(n for one, n in zip(choices, counts, strict=True) if held in one.held)
+            sum(n for one, n in zip(choices, counts, strict=True) if held in one.names)
             for held in ("dense attention", "dense ffn")
         ]
         if max(by_held) > choices[0].layers:
@@ -172,7 +172,7 @@ def _assert_all_again(job: Job) -> None:
     again = predict(replace(job, recompute=Recompute(full_layers=None)))
     for stage, memory in enumerate(again.stages):
         choices = choices_of_stage(job, stage, default_constants())
-        counts = [one.layers if len(one.held) > 1 else 0 for one in choices]
+        counts = [one.layers if len(one.names) > 1 else 0 for one in choices]
         planned = peak_bytes(job, predict(job).stages[stage], choices, counts)
         assert 0 <= float(memory.peak_bytes) - planned <= 2 * 16384 * 1024 * 2
 

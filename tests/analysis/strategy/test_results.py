@@ -41,7 +41,7 @@ def test_a_search_is_read_back(tmp_path: Path) -> None:
     again = read_found(tmp_path / "strategies.parquet")
     assert again.strategies.equals(found.strategies)
     assert again.sensitivity.equals(found.sensitivity)
-    assert (again.asked, again.budget_bytes) == (found.asked, found.budget_bytes)
+    assert (again.request, again.budget_bytes) == (found.request, found.budget_bytes)
 
 
 def test_what_is_none_is_refused(tmp_path: Path) -> None:

@@ -203,4 +203,4 @@ def test_what_is_large_is_said_before(
 
 def trace_for(sample: Path, clock: str | None, choice: Choice | None = None) -> Trace:
     trace = trace_of(OpenTables(store.open(sample), sample), choice or Choice())
-    return replace(trace, chosen=replace(trace.chosen, clock=clock))
+    return replace(trace, selection=replace(trace.selection, clock=clock))

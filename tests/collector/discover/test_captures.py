@@ -30,7 +30,7 @@ def profile(rank: int, start_s: float | None, end_s: float | None, root: str = "
 
 
 def captures_of(sources: list[RankSource], known: tuple[KnownCapture, ...] = ()) -> list[set[str]]:
-    chosen = assign(sources, known).chosen
+    chosen = assign(sources, known).sources
     names = list(dict.fromkeys(name for name, _ in chosen))
     return [{source.root for name, source in chosen if name == wanted} for wanted in names]
 
@@ -38,8 +38,8 @@ def captures_of(sources: list[RankSource], known: tuple[KnownCapture, ...] = ())
 def test_overlapping_windows_are_one_capture_named_by_its_start() -> None:
     found = assign([profile(1, 0.2, 1.2), profile(0, 0.0, 1.0)])
 
-    assert {name for name, _ in found.chosen} == {"20250109T084753.886Z"}
-    assert [source.rank for _, source in found.chosen] == [0, 1]
+    assert {name for name, _ in found.sources} == {"20250109T084753.886Z"}
+    assert [source.rank for _, source in found.sources] == [0, 1]
 
 
 def test_two_profiles_of_a_rank_at_different_times_are_two_captures() -> None:
@@ -59,7 +59,7 @@ def test_a_copy_of_a_rank_in_the_same_window_is_passed_over_for_the_one_that_end
 
     found = assign([early, late])
 
-    assert [source.root for _, source in found.chosen] == ["/late"]
+    assert [source.root for _, source in found.sources] == ["/late"]
     assert found.passed_over == ((early, late),)
 
 
@@ -68,7 +68,7 @@ def test_new_ranks_join_the_capture_that_is_already_published() -> None:
 
     found = assign([profile(7, -0.5, 0.5), profile(8, 50, 51)], (known,))
 
-    names = {source.rank: name for name, source in found.chosen}
+    names = {source.rank: name for name, source in found.sources}
     assert names[7] == "published"
     assert names[8] != "published"
 
@@ -76,7 +76,7 @@ def test_new_ranks_join_the_capture_that_is_already_published() -> None:
 def test_a_profile_without_a_window_joins_the_only_capture() -> None:
     assert captures_of([profile(0, 0, 1), profile(1, None, None)]) == [{"/p/0-0", "/p/1-None"}]
     lonely = assign([profile(0, None, None), profile(0, None, None, "/z")])
-    assert [name for name, _ in lonely.chosen] == ["undated"]
+    assert [name for name, _ in lonely.sources] == ["undated"]
     assert len(lonely.passed_over) == 1
 
 
@@ -106,10 +106,10 @@ def test_whatever_others_published_meanwhile_captures_are_the_same(
         for n, (rank, start, length) in enumerate(windows)
     ]
     whole = assign(sources)
-    done = data.draw(st.sets(st.integers(0, len(whole.chosen) - 1), max_size=len(whole.chosen)))
+    done = data.draw(st.sets(st.integers(0, len(whole.sources) - 1), max_size=len(whole.sources)))
     spans: dict[str, list[RankSource]] = {}
     for n in done:
-        name, source = whole.chosen[n]
+        name, source = whole.sources[n]
         spans.setdefault(name, []).append(source)
     known = [
         KnownCapture(
@@ -122,8 +122,8 @@ def test_whatever_others_published_meanwhile_captures_are_the_same(
 
     found = assign(sources, known)
 
-    expected = {source.root: name for name, source in whole.chosen}
-    assert {source.root: name for name, source in found.chosen} == expected
+    expected = {source.root: name for name, source in whole.sources}
+    assert {source.root: name for name, source in found.sources} == expected
     assert found.passed_over == whole.passed_over
 
 

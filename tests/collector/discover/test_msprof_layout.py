@@ -149,7 +149,7 @@ def test_an_info_json_that_is_none(staged: Staged) -> None:
     log = staged.read(msprof_info, {"info": [broken, strange]})
 
     assert staged.rows("select count(*) from ranks") == [(0,)]
-    assert set(log.damaged) == {str(broken)}
+    assert set(log.damage) == {str(broken)}
 
 
 def iteration(number: int, start: float, dur: float, tid: int = 1) -> dict[str, object]:

@@ -86,8 +86,8 @@ def test_a_shard_that_starts_again_reads_nothing_twice(shared: Path, tmp_path: P
     first = ingest(shared / "source", tmp_path / "s", run="job", shard=Shard(1, 3))
     again = ingest(shared / "source", tmp_path / "s", run="job", shard=Shard(1, 3))
 
-    assert not again.published
-    assert {m.rank for m in again.unchanged} == {o.rank for o in first.published} != set()
+    assert not again.outcomes
+    assert {m.rank for m in again.unchanged} == {o.rank for o in first.outcomes} != set()
 
 
 def test_more_shards_than_ranks(write_profile: WriteProfile, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_more_shards_than_ranks(write_profile: WriteProfile, tmp_path: Path) -> 
         ingest(tmp_path / "source", tmp_path / "s", run="job", shard=Shard(n, 3)) for n in (2, 1, 0)
     ]
 
-    assert [len(result.published) for result in results] == [0, 0, 1]
+    assert [len(result.outcomes) for result in results] == [0, 0, 1]
     assert all(result.is_complete for result in results)
 
 
@@ -109,9 +109,9 @@ def test_only_a_whole_ingest_drops_what_vanished(
     (source / "host_1_ascend_pt").rename(tmp_path / "elsewhere")
 
     for n in range(2):
-        assert not ingest(source, tmp_path / "s", run="job", shard=Shard(n, 2)).dropped
+        assert not ingest(source, tmp_path / "s", run="job", shard=Shard(n, 2)).drops
     assert [m.rank for m in manifests(tmp_path / "s")] == [0, 1]
-    assert [m.rank for m in ingest(source, tmp_path / "s", run="job").dropped] == [1]
+    assert [m.rank for m in ingest(source, tmp_path / "s", run="job").drops] == [1]
 
 
 def test_a_problem_is_told_by_the_first_shard_only(

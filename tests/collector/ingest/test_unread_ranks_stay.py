@@ -67,14 +67,14 @@ def test_a_rank_whose_only_witness_is_damaged_stays(
     for _ in range(2):
         result = read(source)
         assert not result.is_complete
-        assert result.dropped == ()
+        assert result.drops == ()
         assert ranks(source) == [4, 5]
 
 
 def test_a_rank_whose_folder_is_gone_is_dropped(source: Path) -> None:
     read(source)
     shutil.rmtree(source / "node5_ascend_pt")
-    assert [m.rank for m in read(source).dropped] == [5]
+    assert [m.rank for m in read(source).drops] == [5]
     assert ranks(source) == [4]
 
 
@@ -88,5 +88,5 @@ def test_a_rank_on_a_disk_that_is_not_mounted_stays(source: Path, tmp_path: Path
     (tmp_path / "disk").rename(tmp_path / "unmounted")
     again = read(source)
 
-    assert ranks(source) == [4, 5] and not again.dropped
+    assert ranks(source) == [4, 5] and not again.drops
     assert [str(linked) in problem.message for problem in again.problems] == [True]

@@ -41,7 +41,7 @@ def test_no_cell_is_ever_cut(staging: duckdb.DuckDBPyConnection, tmp_path: Path)
         for last in found[whole:]:
             assert last[:2] == CELLS[whole][:2], cut
             assert last[2] in (None, CELLS[whole][2]), cut
-        assert list(log.damaged) == ([] if cut in ends else [str(path)]), cut
+        assert list(log.damage) == ([] if cut in ends else [str(path)]), cut
 
 
 def test_the_file_stays_and_the_stand_in_goes(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_name_is_no_pattern(
     path.write_text(HEADER + "1,2,3\n")
     log = ReadLog()
     assert read(staging, path, log) == [("1", "2", "3")]
-    assert log.damaged == {}
+    assert log.damage == {}
 
 
 def test_zero_bytes_are_told(staging: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_zero_bytes_are_told(staging: duckdb.DuckDBPyConnection, tmp_path: Path)
     path.write_bytes(b"a,b,c\n1,2,3\n4,\0\0\0,6\n")
     log = ReadLog()
     assert len(read(staging, path, log)) == 2
-    assert log.damaged == {str(path): "damaged: zero bytes in place of text"}
+    assert log.damage == {str(path): "damaged: zero bytes in place of text"}
     assert has_zero_bytes(str(path))
     path.write_bytes(b"a,b,c\n")
     assert not has_zero_bytes(str(path))

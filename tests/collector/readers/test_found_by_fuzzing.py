@@ -84,14 +84,14 @@ def test_tables_that_are_views_are_told(staged: Staged) -> None:
         con.commit()
     log = staged.read(ascend_db, {"main_db": path})
     assert staged.rows("select count(*) from kernels") == [(0,)]
-    assert log.damaged == {str(path): "COMPUTE_TASK_INFO is a view and no table: not read"}
+    assert log.damage == {str(path): "COMPUTE_TASK_INFO is a view and no table: not read"}
 
     analysis = staged.folder / "analysis.db"
     with closing(sqlite3.connect(analysis)) as con:
         con.execute("create table other (hccl_op_name)")
         con.execute("create view CommAnalyzerTime as select * from other")
     log = staged.read(analysis_db, {"analysis_db": analysis})
-    assert log.damaged == {str(analysis): "CommAnalyzerTime is a view and no table: not read"}
+    assert log.damage == {str(analysis): "CommAnalyzerTime is a view and no table: not read"}
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_what_a_database_wants_computed_is_not_computed(staged: Staged) -> None:
     began_s = time.monotonic()
     log = staged.read(ascend_db, {"main_db": path})
     assert time.monotonic() - began_s < 5
-    assert log.damaged == {str(path): "COMPUTE_TASK_INFO has computed columns: not read"}
+    assert log.damage == {str(path): "COMPUTE_TASK_INFO has computed columns: not read"}
 
 
 def _torn(path: Path, holding: bytes) -> None:
@@ -145,7 +145,7 @@ def test_pages_that_hide_rows_are_told(staged: Staged) -> None:
     assert told.startswith(
         "a.db: COMPUTE_TASK_INFO is damaged, its rows may be wrong or missing (Fragmentation"
     )
-    assert log.damaged == {str(path): told.removeprefix("a.db: ")}
+    assert log.damage == {str(path): told.removeprefix("a.db: ")}
 
 
 def test_a_list_of_tables_that_hides_one_is_told(staged: Staged) -> None:
@@ -155,7 +155,7 @@ def test_a_list_of_tables_that_hides_one_is_told(staged: Staged) -> None:
         con.execute("create table CommAnalyzerTime (hccl_op_name)")
     _torn(path, b"CREATE TABLE CommAnalyzerTime")
     log = staged.read(analysis_db, {"analysis_db": path})
-    [told] = log.damaged.values()
+    [told] = log.damage.values()
     assert told.startswith("sqlite_master is damaged")
 
 
@@ -233,4 +233,4 @@ def test_metadata_with_the_content_of_its_neighbour_is_told(tmp_path: Path) -> N
     path.write_text(json.dumps({"config": {}, "start_info": {}, "end_info": {}, "rank_id": 0}))
     log = ReadLog()
     assert profiler_metadata.read_metadata(str(path), log) == profiler_metadata.ProfilerMetadata()
-    assert log.damaged == {str(path): "content: that of profiler_info.json"}
+    assert log.damage == {str(path): "content: that of profiler_info.json"}

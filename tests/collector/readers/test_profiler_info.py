@@ -204,7 +204,7 @@ def test_empty_and_marked_files(tmp_path: Path) -> None:
     path.write_bytes(b"")
     log = ReadLog()
     assert read_info(str(path), log) == ProfilerInfo()
-    assert log.damaged == {str(path): "JSON: empty file"}
+    assert log.damage == {str(path): "JSON: empty file"}
     path.write_bytes(b'\xef\xbb\xbf{"device_id": "5"}')
     assert read_info(str(path), ReadLog()).device_id == 5
 

@@ -15,7 +15,7 @@ from npuscope.collector.training.dynamic_profile import check, config, dyno_comm
 
 def wrong(top: dict[str, Any], **experimental: Any) -> dict[str, str]:
     content = {**top, "experimental_config": experimental} if experimental else top
-    return {one.field.removeprefix("experimental_config."): one.allowed for one in check(content)}
+    return {one.field.removeprefix("experimental_config."): one.rule for one in check(content)}
 
 
 def test_what_is_written_is_right() -> None:
@@ -27,7 +27,7 @@ def test_what_is_written_is_right() -> None:
 @pytest.mark.parametrize("content", [[], None, "x", 3])
 def test_a_configuration_is_an_object(content: object) -> None:
     (one,) = check(content)
-    assert one.allowed == "a JSON object"
+    assert one.rule == "a JSON object"
 
 
 @pytest.mark.parametrize(
@@ -120,4 +120,4 @@ def test_the_same_by_ms_monitor() -> None:
 
 def test_every_field_says_what_it_takes(tmp_path: Path) -> None:
     for field in (*dynamic.FIELDS.values(), *dynamic.EXPERIMENTAL_FIELDS.values()):
-        assert field.takes(field.default) and field.allowed
+        assert field.takes(field.default) and field.rule

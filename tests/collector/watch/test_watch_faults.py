@@ -412,7 +412,7 @@ def test_an_ingest_sets_aside_what_takes_for_ever(
     limit_of = "npuscope.collector.ingest.read_rank.limit_of"
     monkeypatch.setattr(limit_of, lambda task: 0.0 if task.source.rank else None)
     result = ingest(tmp_path / "job", tmp_path / "store", summarise=summarise, jobs=1)
-    [failed] = result.failed
+    [failed] = result.failures
     assert failed.rank == 1 and str(failed.error).startswith("not read in 0 s, which is long")
     assert [rank for _, rank in published(tmp_path / "store")] == [0]
     assert not list((tmp_path / "store").rglob(".tmp-*"))

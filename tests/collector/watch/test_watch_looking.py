@@ -140,7 +140,7 @@ def test_quiet_is_by_a_clock_that_never_goes_back(
 
     def finished() -> list[str]:
         seen = look_around(folders, (tmp_path,), quiet_s=5, once=False, tell=told.append)
-        return [one.seen.path for one in seen.finished]
+        return [one.look.path for one in seen.profiles]
 
     assert finished() == []
     now_s[0] += 4
@@ -154,7 +154,7 @@ def test_quiet_is_by_a_clock_that_never_goes_back(
     assert finished() == []
     (tmp_path / "h_1_ascend_pt").rename(tmp_path / "elsewhere_ascend_pt")
     seen = look_around(folders, (tmp_path,), quiet_s=5, once=False, tell=told.append)
-    assert seen.gone == [str(folder)] and told == []
+    assert seen.removals == [str(folder)] and told == []
 
 
 def test_a_root_that_vanishes_is_told_once(tmp_path: Path) -> None:
@@ -166,8 +166,8 @@ def test_a_root_that_vanishes_is_told_once(tmp_path: Path) -> None:
     root.rename(tmp_path / "away")
     for _ in range(3):
         seen = look_around(folders, (root,), quiet_s=5, once=False, tell=told.append)
-        assert seen.gone == []
+        assert seen.removals == []
     assert len(told) == 1 and "No such file" in told[0]
     (tmp_path / "away").rename(root)
     seen = look_around(folders, (root,), quiet_s=5, once=False, tell=told.append)
-    assert seen.finished == [] and "again" in told[1]
+    assert seen.profiles == [] and "again" in told[1]

@@ -39,7 +39,7 @@ def lines(first: int, last: int) -> str:
 
 
 def steps(tail: Tail) -> list[int]:
-    return train_log.log_so_far(tail.gathered, tail.path, former_rows(tail)).rows["step"].to_list()
+    return train_log.log_so_far(tail.rows, tail.path, former_rows(tail)).rows["step"].to_list()
 
 
 def add(path: Path, text: str) -> None:
@@ -70,7 +70,7 @@ def test_only_what_was_added_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     read_on(tail)
     assert steps(tail)[-1] == 302 and sum(read) == len(line(301) + line(302))
     whole = train_log.read_log(log)
-    found = train_log.log_so_far(tail.gathered, log)
+    found = train_log.log_so_far(tail.rows, log)
     assert found.rows.equals(whole.rows) and found.facts == whole.facts
 
 

@@ -252,7 +252,7 @@ REFUSED: dict[str, Callable[[], object]] = {
         lambda: parse_change("comm:pp=x").factor("median")
     ),
     "rank:9=1：此处没有这样的 rank，现有：0, 1": lambda: refuse(
-        parse_change("rank:9=1").unknown([0, 1])
+        parse_change("rank:9=1").no_such([0, 1])
     ),
     "没有名为 'zz' 的调度，可选 " + ", ".join(SCHEDULES): lambda: schedule("zz", 4, 8),
     "dualpipev 要求每个流水级有两个微批：应为 8 个，而不是 4 个": (

@@ -47,7 +47,7 @@ values = st.one_of(
 @given(st.dictionaries(names | st.text(max_size=8), values), st.sampled_from([ALONE, SEVERAL]))
 def test_whatever_a_url_says_the_view_exists(params: dict[str, str], known: Choices) -> None:
     view = view_of(params, known)
-    capture = known.chosen(view)
+    capture = known.capture(view)
     assert capture is not None
     assert (view.run, view.capture) == (capture.run, capture.capture)
     assert view.rank is None or view.rank in capture.ranks
@@ -125,7 +125,7 @@ def test_runs_of_one_name_are_told_apart_by_their_store() -> None:
         run="moe", capture="c1", lang="en", store="b"
     )
     assert view_of({"run": "moe", "store": "a", "capture": "c1"}, SEVERAL).store == "a"
-    assert SEVERAL.chosen(view_of({"store": "b"}, SEVERAL)) == OTHER
+    assert SEVERAL.capture(view_of({"store": "b"}, SEVERAL)) == OTHER
 
 
 def test_a_window_is_cut_to_what_may_hold_events() -> None:

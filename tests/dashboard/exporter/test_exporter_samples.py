@@ -352,8 +352,8 @@ def test_the_least_important_goes_first() -> None:
         (2, list(sizes)),
     ):
         kept = within(taken, budget)
-        assert sorted(kept.dropped) == sorted(dropped)
-        assert sum(map(len, kept.samples.values())) == whole - sum(kept.dropped.values()) <= budget
+        assert sorted(kept.drops) == sorted(dropped)
+        assert sum(map(len, kept.samples.values())) == whole - sum(kept.drops.values()) <= budget
 
 
 @pytest.mark.slow

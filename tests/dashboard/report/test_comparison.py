@@ -23,7 +23,7 @@ def test_a_difference_of_counts_has_no_time_of_its_own() -> None:
         a_ns_per_token=pl.lit(None, pl.Float64), b_ns_per_token=pl.lit(None, pl.Float64)
     )
     table = where_from(replace(found, rows=rows))
-    shown = [[column.shown(row).plain for column in table.columns[-3:]] for row in table.rows]
+    shown = [[column.text(row).plain for column in table.columns[-3:]] for row in table.rows]
     assert shown == [
         ["-", "-", "-2.000"],
         ["9.000", "8.000", "-1.000"],

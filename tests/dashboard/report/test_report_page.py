@@ -140,7 +140,7 @@ def test_a_page_has_every_part(sample: list[Block], pages: dict[str, str]) -> No
         "of a mean rank and step; points add up to 100",
     ):  # fmt: skip
         assert part in words
-    [found] = [block.found for block in sample if isinstance(block, Findings)]
+    [found] = [block.items for block in sample if isinstance(block, Findings)]
     assert all(one.statement in words for one in found)
     assert {block.name for block in sample if isinstance(block, Chart)} == {
         "ranks", "parts", "kernels", "communication", "memory_curve", "waterfall", "devices"

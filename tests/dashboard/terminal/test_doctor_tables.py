@@ -92,7 +92,7 @@ def test_the_call_can_be_copied(reports: list[CaptureReport]) -> None:
 
 def test_troubles_come_first_and_what_is_beside_last(reports: list[CaptureReport]) -> None:
     disk = Disk(
-        failed=[RankOutcome("job", "c", 256, "/p/h256_ascend_pt", error="the DB is cut")],
+        failures=[RankOutcome("job", "c", 256, "/p/h256_ascend_pt", error="the DB is cut")],
         problems=[Problem("/p/raw", "raw data only: run analyse() first")],
         beside=[UnreadFile("*.txt", "no file of a profiler", 3, 1500, "/p/a/notes.txt")],
     )

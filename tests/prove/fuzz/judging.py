@@ -91,7 +91,7 @@ def judge(given: Input, folder: Path, whole: Judged = _NOTHING) -> Judged:
         wrong = [] if _listing(folder) == before else ["something was written beside the input"]
         rows = _rows(con)
         wrong += _too_many(given, path, rows)
-        told = [*log.warnings, *log.damaged.values()]
+        told = [*log.warnings, *log.damage.values()]
         if not log.rows_lost and not log.bytes_lost and set(whole.told).issuperset(told):
             wrong += _missing(con, given, path, rows)
             # Of text whole lines may be gone, and a page that is another's copy is a whole one.

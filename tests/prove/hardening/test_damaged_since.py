@@ -153,7 +153,7 @@ def test_a_file_that_grows_while_it_is_read_is_told(
         path.write_bytes(content)
 
     result = ingest(
-        tmp_path / "source", tmp_path / "store", progress=Progress(planned=write_on), jobs=1
+        tmp_path / "source", tmp_path / "store", progress=Progress(plan=write_on), jobs=1
     )
 
     [(rank, file, reason)] = result.unread_files
@@ -173,9 +173,7 @@ def test_a_file_that_goes_while_it_is_read_is_told(
     def remove(_: Plan) -> None:
         path.unlink()
 
-    result = ingest(
-        tmp_path / "source", tmp_path / "store", progress=Progress(planned=remove), jobs=1
-    )
+    result = ingest(tmp_path / "source", tmp_path / "store", progress=Progress(plan=remove), jobs=1)
     [(rank, file, reason)] = result.unread_files
     assert (rank, file) == (1, str(path))
     assert "removed while being read" in reason or "No such file" in reason

@@ -217,7 +217,7 @@ def test_killed_after_a_publishing(
     assert len(before) == published
     assert kernels(target) == {rank: kernels(whole)[rank] for rank in before}
     resumed = ingest(source, target, run="job", summarise=summarise, jobs=1)
-    assert resumed.is_complete and len(resumed.published) == RANKS - published
+    assert resumed.is_complete and len(resumed.outcomes) == RANKS - published
     now = {m.rank: m.generation for m in manifests(target)}
     assert {rank: now[rank] for rank in before} == before
     assert kernels(target) == kernels(whole)

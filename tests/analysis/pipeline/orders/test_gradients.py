@@ -53,10 +53,10 @@ def test_reductions_queue_in_their_lanes_from_when_gradients_are_ready() -> None
         one = GradientReductions(*(np.array([0]),) * 2, np.array([[ready]]), np.array([[34.0]]))
         assert one.behind(apart).item() == max(behind, 0.0)
     # Layers of half as many more: the same for each, or one more of the first, or of the last.
-    more = [made.moved(np.array([1.5]), end) for end in (None, 0, -1)]
+    more = [made.shift(np.array([1.5]), end) for end in (None, 0, -1)]
     assert [one.took_ns[0].tolist() for one in more] == [[6.0, 4.5], [7.5, 3.0], [4.0, 6.5]]
     assert [one.ready[0].tolist() for one in more] == [[0.5, 1.0], [0.5 / 1.5, 1.0], [0.5, 1.0]]
-    less = [made.moved(np.array([0.5]), end) for end in (None, 0, -1)]
+    less = [made.shift(np.array([0.5]), end) for end in (None, 0, -1)]
     assert [one.took_ns[0].tolist() for one in less] == [[2.0, 1.5], [0.5, 3.0], [3.5, 0.0]]
 
 

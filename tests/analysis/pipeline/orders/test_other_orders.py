@@ -73,7 +73,7 @@ def test_the_order_that_ran_takes_what_it_took() -> None:
     assert found.lags_ns == pytest.approx(np.full((6, columns), 1.5e5))
     assert found.gaps_ns == pytest.approx(np.full((P, columns), 2e4))
     # With such lags every backward waits for the one that it needs: no gap tells of that.
-    expected = [[2e4 if source < target else nan] * columns for source, target in found.made.links]
+    expected = [[2e4 if source < target else nan] * columns for source, target in found.graph.links]
     assert found.receive_gaps_ns == pytest.approx(np.array(expected), nan_ok=True)
 
 

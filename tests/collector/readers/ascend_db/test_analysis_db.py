@@ -78,14 +78,14 @@ def test_an_empty_file_and_an_empty_schema(staged: Staged) -> None:
     )
     log = staged.read(analysis_db, {"analysis_db": [nothing, bare]})
     assert log.warnings == ["communication_analyzer.db: empty file"]
-    assert log.damaged == {str(nothing): "empty file"}
+    assert log.damage == {str(nothing): "empty file"}
 
 
 def test_a_database_of_something_else_is_told(staged: Staged) -> None:
     log = staged.read(
         analysis_db, {"analysis_db": [database(staged.folder, "create table unrelated (a)")]}
     )
-    [reason] = log.damaged.values()
+    [reason] = log.damage.values()
     assert reason == "none of the tables of an analysis database, but unrelated"
 
 

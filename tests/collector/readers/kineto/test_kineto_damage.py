@@ -31,7 +31,7 @@ def names(path: Path) -> tuple[list[str], dict[str, str], int]:
     con, log = read_path(path)
     found = rows(con, "select name from kernels union all select name from comm_ops")
     con.close()
-    return sorted(name for (name,) in found), log.damaged, log.bytes_lost
+    return sorted(name for (name,) in found), log.damage, log.bytes_lost
 
 
 def many(name: str = "k{}") -> list[dict[str, object]]:
@@ -125,8 +125,8 @@ def test_one_bad_rank_spoils_no_other(tmp_path: Path) -> None:
     cut.write_bytes(good.read_bytes()[:-800])
     result = ingest(tmp_path / "in", tmp_path / "store", run="r")
 
-    assert sorted(outcome.rank for outcome in result.published) == [0, 3]
-    errors = {outcome.rank: str(outcome.error) for outcome in result.failed}
+    assert sorted(outcome.rank for outcome in result.outcomes) == [0, 3]
+    errors = {outcome.rank: str(outcome.error) for outcome in result.failures}
     assert errors.keys() == {1, 2}
     assert "empty file" in errors[1]
     assert [(rank, Path(path).name) for rank, path, _ in result.unread_files] == [(3, cut.name)]

@@ -135,7 +135,7 @@ def test_windows_are_those_of_the_sessions(written: Path, tmp_path: Path) -> Non
 
 def test_what_export_chrome_trace_writes(written: Path, tmp_path: Path) -> None:
     result = ingest(written / "trace_1.json.gz", tmp_path / "store", run="torch")
-    assert [(one.rank, one.warnings) for one in result.published] == [(1, ())]
+    assert [(one.rank, one.warnings) for one in result.outcomes] == [(1, ())]
     con = store.open(tmp_path / "store")
     assert con.execute("select count(*) from host_ops where name = 'aten::mm'").fetchall() == [(1,)]
     open_views(con)  # of the host's side alone there is no step; doctor says what to record
