@@ -87,7 +87,7 @@ def _wait(process: subprocess.Popen[bytes], until: float) -> tuple[int, resource
         time.sleep(0.002)
 
 
-def interleaved(commands: Mapping[str, Command], runs: int = 3) -> dict[str, Usage]:
+def interleave(commands: Mapping[str, Command], runs: int = 3) -> dict[str, Usage]:
     """Medians of each command; one run of each after the other, so that a slow spell hits all.
 
     A command that fails once is not run again.

@@ -19,7 +19,7 @@ class Curve:
     dashed: bool = False
 
 
-def drawn(title: str, x_name: str, y_name: str, curves: Sequence[Curve]) -> str:
+def draw(title: str, x_name: str, y_name: str, curves: Sequence[Curve]) -> str:
     """The plot as SVG; axes reach whole powers of ten."""
     points = [point for curve in curves for point in curve.points]
     spans = [

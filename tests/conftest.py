@@ -100,13 +100,13 @@ def goldens(real_data: Path) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def sample_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The store of the committed sample, made once for all workers; only to be read."""
-    return _stored(REPOSITORY / "sample_traces" / "moe_8_ranks", tmp_path_factory)
+    return _store(REPOSITORY / "sample_traces" / "moe_8_ranks", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def real_stores(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The store of a real profile by name, made once for all workers; only to be read."""
-    return lambda name: _stored(real_data / name, tmp_path_factory)
+    return lambda name: _store(real_data / name, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
@@ -125,7 +125,7 @@ def written_job(tmp_path_factory: pytest.TempPathFactory) -> WrittenJob:
 @pytest.fixture(scope="session")
 def stored_job(written_job: WrittenJob, tmp_path_factory: pytest.TempPathFactory) -> WrittenJob:
     """The store of a job's profiles, made once for all workers; only to be read."""
-    return lambda job, *forms: _stored(written_job(job, *forms), tmp_path_factory)
+    return lambda job, *forms: _store(written_job(job, *forms), tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
@@ -159,7 +159,7 @@ class WrittenJob(Protocol):
     def __call__(self, job: Job, *forms: Form) -> Path: ...
 
 
-def _stored(profiles: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _store(profiles: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     def read(target: Path) -> None:
         assert ingest(profiles, target, summarise=summarise, jobs=1).is_complete
 

@@ -85,11 +85,11 @@ def test_an_answer_is_that_of_the_command(
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     """JSON text of lists as what it says; places that a command names are not compared."""
-    told = {name: _told(value) for name, value in row.items() if name not in ("command", "options")}
+    told = {name: _tell(value) for name, value in row.items() if name not in ("command", "options")}
     return {name: value for name, value in told.items() if value is not None}
 
 
-def _told(value: Any) -> Any:
+def _tell(value: Any) -> Any:
     if isinstance(value, str) and value[:1] in ("[", "{"):
         return json.loads(value)
     return value

@@ -26,7 +26,7 @@ JOB = Job(name="formats", layers=2, dp=2, pp=2, ep=2, seed=5, ranks_per_host=4)
 MARKS = {"yes": "●", "partly": "◐", "no": "–"}
 
 
-def _written(form: Form, folder: Path) -> Path:
+def _write(form: Form, folder: Path) -> Path:
     write_job(JOB, folder, forms=(form,))
     return folder
 
@@ -37,15 +37,15 @@ def _results(form: str, folder: Path) -> Path:
 
 
 SOURCES: dict[str, Callable[[Path], Path]] = {
-    "torch_npu, text": partial(_written, "text"),
-    "torch_npu, database": partial(_written, "db"),
-    "msprof, files": partial(_written, "msprof"),
-    "msprof, database": partial(_written, "msprof_db"),
-    "MindSpore, text": partial(_written, "ms_text"),
-    "MindSpore, database": partial(_written, "ms_db"),
+    "torch_npu, text": partial(_write, "text"),
+    "torch_npu, database": partial(_write, "db"),
+    "msprof, files": partial(_write, "msprof"),
+    "msprof, database": partial(_write, "msprof_db"),
+    "MindSpore, text": partial(_write, "ms_text"),
+    "MindSpore, database": partial(_write, "ms_db"),
     "results of msprof-analyze, files": partial(_results, "text"),
     "results of msprof-analyze, database": partial(_results, "db"),
-    "PyTorch on GPUs": partial(_written, "kineto"),
+    "PyTorch on GPUs": partial(_write, "kineto"),
 }
 REAL = {
     "torch_npu, text, Level0 *": "alexnet_ddp_text_level0",
@@ -58,7 +58,7 @@ REAL = {
 }
 
 
-def _stored(source: Path, into: Path) -> Path:
+def _store(source: Path, into: Path) -> Path:
     assert ingest(source, into, summarise=summarise, jobs=1).outcomes
     return into
 
@@ -75,7 +75,7 @@ def test_the_table_says_what_the_doctor_says(
     real_stores: Callable[[str], Path], tmp_path: Path
 ) -> None:
     found = {
-        name: _supports(_stored(make(tmp_path / name / "in"), tmp_path / name / "store"))
+        name: _supports(_store(make(tmp_path / name / "in"), tmp_path / name / "store"))
         for name, make in SOURCES.items()
     } | {name: _supports(real_stores(folder)) for name, folder in REAL.items()}
     capabilities = list(next(iter(found.values())))

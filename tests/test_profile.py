@@ -14,7 +14,7 @@ from npuscope.sample_traces.job import Job, small
 from tests.dashboard.app.published_jobs import publish_job
 
 
-def warned(store: Path, job: Job, capture: str, note: str) -> None:
+def warn(store: Path, job: Job, capture: str, note: str) -> None:
     """Publish a capture in which rank 1 was read with a warning."""
     publish_job(store, job, capture, published_s=1.0, ranks=(0, 1))
     path = rank_folder(store, job.name, capture, 1) / MANIFEST
@@ -23,9 +23,9 @@ def warned(store: Path, job: Job, capture: str, note: str) -> None:
 
 
 def test_warnings_are_of_the_run_and_capture_that_are_looked_at(tmp_path: Path) -> None:
-    warned(tmp_path, small(steps=1, layers=1, name="moe"), "c1", "rows left out")
-    warned(tmp_path, small(steps=1, layers=1, name="moe"), "c2", "no clock")
-    warned(tmp_path, small(steps=1, layers=1, name="dense"), "c1", "rows left out")
+    warn(tmp_path, small(steps=1, layers=1, name="moe"), "c1", "rows left out")
+    warn(tmp_path, small(steps=1, layers=1, name="moe"), "c2", "no clock")
+    warn(tmp_path, small(steps=1, layers=1, name="dense"), "c1", "rows left out")
 
     def told(scope: Scope) -> list[str]:
         with open_tables(Source(tmp_path), is_command=False, scope=scope) as data:
@@ -57,7 +57,7 @@ def test_a_page_tells_the_warnings_of_its_capture_only(tmp_path: Path) -> None:
     pytest.importorskip("streamlit")
     from npuscope.dashboard.app import sources
 
-    warned(tmp_path, small(steps=1, layers=1, name="moe"), "c1", "rows left out")
+    warn(tmp_path, small(steps=1, layers=1, name="moe"), "c1", "rows left out")
     publish_job(tmp_path, small(steps=1, layers=1, name="dense"), "c1", published_s=1.0)
     version = sources.version_of(str(tmp_path))
     assert "rank 1: rows left out" in sources.warnings(str(tmp_path), version, "moe", "c1")

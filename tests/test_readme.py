@@ -92,7 +92,7 @@ def run(arguments: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def normalised(text: str, folder: Path) -> list[str]:
+def normalise(text: str, folder: Path) -> list[str]:
     """Lines without what differs from run to run."""
     for place in (str(folder), str(REPOSITORY)):
         text = text.replace(place, "PLACE")
@@ -125,7 +125,7 @@ def test_shown_output_is_what_the_commands_print(folder: Path) -> None:
         if arguments is None:
             continue
         actual = run(arguments, folder)
-        if matches(normalised(shown.output, folder), normalised(actual, folder)):
+        if matches(normalise(shown.output, folder), normalise(actual, folder)):
             continue
         if os.environ.get("UPDATE_README"):
             lines = [line.rstrip() for line in actual.rstrip().splitlines()]

@@ -16,7 +16,7 @@ from npuscope.analysis.ranks.stragglers.blame import VERDICT_WORDS
 from npuscope.collector.store.cache import store_of
 from tests.cli.command import runner
 from tests.conftest import REPOSITORY
-from tests.test_readme import COLUMNS, arguments_of, matches, normalised, shown_in
+from tests.test_readme import COLUMNS, arguments_of, matches, normalise, shown_in
 
 TUTORIALS = [REPOSITORY / "docs" / name for name in ("tutorial.md", "tutorial.zh-CN.md")]
 
@@ -44,8 +44,8 @@ def test_shown_output_is_what_the_commands_print(
         assert arguments is not None, shown.command
         outcome = run(*arguments)
         assert outcome.code == 0, outcome.err
-        actual = normalised(outcome.out, tmp_path)
-        if not matches(normalised(shown.output, tmp_path), actual):
+        actual = normalise(outcome.out, tmp_path)
+        if not matches(normalise(shown.output, tmp_path), actual):
             wrong.append(f"$ {shown.command}\n{outcome.out}")
             told = "\n".join(actual)
             text = text.replace(shown.text, f"$ {shown.command}\n{told}\n")

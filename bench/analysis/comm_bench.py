@@ -17,8 +17,8 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
-from bench.analysis.steps_bench import covered, disjoint, fill, intervals, length
-from bench.measure import BUILD, Command, arguments, failures, interleaved, report, table, verdict
+from bench.analysis.steps_bench import cover, disjoint, fill, intervals, length
+from bench.measure import BUILD, Command, arguments, failures, interleave, report, table, verdict
 from npuscope.analysis.catalog import metric
 from npuscope.collector.store import store
 
@@ -29,7 +29,7 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 }  # fmt: skip
 
 
-def made(kernels: int, ops: int) -> Path:
+def make(kernels: int, ops: int) -> Path:
     """A database with the rank; kept for the next time."""
     path = BUILD / f"comm_{kernels}x{ops}.duckdb"
     if path.exists():
@@ -62,7 +62,7 @@ def is_right(path: Path) -> bool:
             ))  # fmt: skip
             for (step,), own in ops.group_by("step"):
                 pieces = disjoint(own)
-                hidden = covered(union, pieces["end_ns"]) - covered(union, pieces["start_ns"])
+                hidden = cover(union, pieces["end_ns"]) - cover(union, pieces["start_ns"])
                 [found] = rows.filter(by_key="kind", kind=kind, step=step).to_dicts()
                 if (found["union_ns"], found["masked_ns"]) != (length(pieces), hidden.sum()):
                     return False
@@ -93,12 +93,12 @@ def main() -> int:
     sizes = [100_000, 1_000_000, 10_000_000] if chosen.full else [100_000, 1_000_000]
     rows, failed = [], ""
     for kernels in sizes:
-        path = made(kernels, kernels // 10)
+        path = make(kernels, kernels // 10)
         if not is_right(path):
             print(f"comm of {kernels:,} kernels: WRONG, another algorithm gives other figures")
             return 1
         command = Command([sys.executable, "-m", "bench.analysis.comm_bench", "ask", str(path)])
-        found = interleaved({"comm": command}, chosen.runs)
+        found = interleave({"comm": command}, chosen.runs)
         failed += failures(found)
         taken = found["comm"]
         if not taken.failed:

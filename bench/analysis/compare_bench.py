@@ -49,7 +49,7 @@ def slower(job: Job, factor: float) -> Job:
     return replace(job, slow_kernel=KERNEL, slow_kernel_factor=factor)
 
 
-def changed() -> tuple[Job, int]:
+def change() -> tuple[Job, int]:
     """The job with a step 3 % longer, and how much that is in ns."""
     calm = replace(JOB, noise=0.0)
     twice = compare(side(calm), side(slower(calm, 2.0)))
@@ -75,9 +75,9 @@ class Shares:
     half: float
 
 
-def judged(pairs: int) -> Shares:
+def judge(pairs: int) -> Shares:
     """So many pairs of each kind compared."""
-    longer, truth_ns = changed()
+    longer, truth_ns = change()
     same, other, before, after = SEEDS
     equals = [
         compare(side(replace(JOB, seed=same + n)), side(replace(JOB, seed=other + n)))
@@ -102,7 +102,7 @@ def main() -> int:
     """Compares the pairs, prints the table; 1 where a limit is broken."""
     chosen = arguments(__doc__)
     pairs = PAIRS if chosen.full else FEW
-    told = judged(pairs)
+    told = judge(pairs)
     rows = [
         ("equals called different", told.false, "at most 8 %", told.false <= 0.08),
         (f"{CHANGE:.0%} found", told.found, "at least 90 %", told.found >= 0.90),

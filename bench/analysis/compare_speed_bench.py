@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.inputs import job_stores
-from bench.measure import NPUSCOPE, Command, arguments, commit, failures, interleaved, report, table
+from bench.measure import NPUSCOPE, Command, arguments, commit, failures, interleave, report, table
 from bench.measure import verdict as met
 from npuscope.commands.start.compare import compare_sides
 
@@ -38,9 +38,9 @@ def main() -> int:
     """Makes the stores, times the commands, prints the table; 1 where the limit is missed."""
     chosen = arguments(__doc__)
     repeats = 40 if chosen.full else 1
-    a, b = job_stores.stored(repeats), job_stores.stored(repeats, job=B)
+    a, b = job_stores.store_it(repeats), job_stores.store_it(repeats, job=B)
     words = {"compare": (), "--by stage": ("--by", "stage"), "--by rank": ("--by", "rank")}
-    found = interleaved(
+    found = interleave(
         {
             # As for users: modules are compiled once.
             name: Command(

@@ -43,7 +43,7 @@ def loads() -> dict[str, Floats]:
     }
 
 
-def taken(work: Callable[[], Placement], runs: int) -> tuple[Placement, float]:
+def take(work: Callable[[], Placement], runs: int) -> tuple[Placement, float]:
     """What it finds, and CPU seconds: the median of the runs."""
     seconds = []
     for _ in range(runs):
@@ -59,8 +59,8 @@ def main() -> int:
     rows, slowest = [], 0.0
     for name, load in loads().items():
         for basis, cost, nodes in (("tokens", TOKENS_ONLY, 1), ("time", TIMED, NODES)):
-            theirs, theirs_s = taken(lambda load=load: eplb(load, devices=DEVICES, slots=SLOTS), 1)
-            ours, ours_s = taken(
+            theirs, theirs_s = take(lambda load=load: eplb(load, devices=DEVICES, slots=SLOTS), 1)
+            ours, ours_s = take(
                 lambda load=load, cost=cost, nodes=nodes: search(
                     load, devices=DEVICES, slots=SLOTS, nodes=nodes, cost=cost
                 ),
@@ -79,7 +79,7 @@ def main() -> int:
                 f"{theirs_s:.2f}", f"{ours_s:.2f}", f"{ours_s / LIMIT_S:.2f}",
             ))  # fmt: skip
     steps = np.stack([np.random.default_rng(at).poisson(loads()["Zipf"] / 100) for at in range(60)])
-    _, plan_s = taken(
+    _, plan_s = take(
         lambda: (
             plan(
                 steps,

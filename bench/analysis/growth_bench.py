@@ -15,9 +15,9 @@ from dataclasses import replace
 from math import log, nan
 from pathlib import Path
 
-from bench.inputs.stores import STEPS, published, rank_manifest
-from bench.measure import Command, Usage, arguments, failures, interleaved, report, table, verdict
-from bench.plot import Curve, drawn
+from bench.inputs.stores import STEPS, publish, rank_manifest
+from bench.measure import Command, Usage, arguments, failures, interleave, report, table, verdict
+from bench.plot import Curve, draw
 from npuscope.analysis.summaries import Summary, summaries
 from npuscope.collector.store import store
 from npuscope.collector.store.segments import rebuild_summaries
@@ -64,10 +64,10 @@ def read_ms(path: Path) -> float:
     return statistics.median(times) * 1e3
 
 
-def measured(path: Path, names: list[str], runs: int) -> Usage:
+def measure(path: Path, names: list[str], runs: int) -> Usage:
     """Building in a process of its own, whose start does not count: times are what it says."""
     command = [sys.executable, "-m", "bench.analysis.growth_bench", "build", str(path), *names]
-    found = interleaved({"": Command(command, lambda: forget(path))}, runs)[""]
+    found = interleave({"": Command(command, lambda: forget(path))}, runs)[""]
     if found.failed:
         return found
     wall_s, cpu_s = map(float, found.said.split()[-2:])
@@ -86,9 +86,9 @@ def main() -> int:
     all_found: dict[str, Usage] = {}
     slowest = Usage(nan, nan, nan)
     for kernels in sizes:
-        path = published(1, kernels, kernels // 10)
-        alone = measured(path, [steps], chosen.runs)
-        whole = measured(path, [], chosen.runs)
+        path = publish(1, kernels, kernels // 10)
+        alone = measure(path, [steps], chosen.runs)
+        whole = measure(path, [], chosen.runs)
         if alone.failed or whole.failed:
             all_found |= {f"{kernels} steps": alone, f"{kernels} all": whole}
             continue
@@ -111,7 +111,7 @@ def main() -> int:
                     f" ({verdict(large_s / fair, 1, at_least=False)})")  # fmt: skip
         curve = [Curve("measured", points), Curve("n log n", _n_log_n(points), dashed=True)]
         if chosen.full:
-            svg = drawn("Step summary of one rank", "million kernels", "CPU seconds", curve)
+            svg = draw("Step summary of one rank", "million kernels", "CPU seconds", curve)
             Path(__file__).with_name("growth.svg").write_text(svg, encoding="utf-8")
             said.append(
                 f"steps of 10 M kernels: {verdict(slowest.wall_s, 3, at_least=False)} s,"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench.measure import BUILD, NPUSCOPE, Command, arguments, commit, interleaved, report, table
+from bench.measure import BUILD, NPUSCOPE, Command, arguments, commit, interleave, report, table
 
 LINES, LIMIT_S, LIMIT_MIB = 1_000_000, 10.0, 2048
 _BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -115,7 +115,7 @@ def main() -> int:
         path = BUILD / "health_bench.log"
         write(path, form, count)
         size_mb = path.stat().st_size / 1e6
-        found = interleaved({
+        found = interleave({
             "health": Command([NPUSCOPE, "health", str(path)]),
             "bytes": Command([sys.executable, "-S", "-c", _BYTES, str(path)]),
         }, chosen.runs)  # fmt: skip

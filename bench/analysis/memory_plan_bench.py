@@ -18,7 +18,7 @@ from statistics import median
 
 from bench.measure import arguments, commit, report, table, verdict
 from npuscope.errors import CannotAnswer
-from tests.analysis.strategy.planned_jobs import random_job, replayed
+from tests.analysis.strategy.planned_jobs import random_job, replay
 
 JOBS, FEW, FIRST_SEED = 25, 4, 9_001
 STEP, SAVED = 0.03, 0.05
@@ -36,7 +36,7 @@ def main() -> int:
         job = random_job(seed)
         kind = f"{job.schedule} pp{job.pp}{' moe' if job.experts else ''}"
         try:
-            found = replayed(job, share)
+            found = replay(job, share)
         except CannotAnswer as error:
             rows.append((seed, kind, f"{share:.2f}", "refused", str(error)[:40], ""))
             continue

@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 
-from bench.inputs.stores import START_NS, opened, published, window_ns
+from bench.inputs.stores import START_NS, open_store, publish, window_ns
 from bench.measure import arguments, report, table, verdict
 
 RANKS = 64
@@ -22,7 +22,7 @@ def main() -> int:
     """Times each query on one connection; the first run of each is shown beside the median."""
     chosen = arguments(__doc__)
     kernels = 1_000_000 if chosen.full else 100_000
-    path = published(RANKS, kernels, kernels // 10)
+    path = publish(RANKS, kernels, kernels // 10)
     middle_ns = START_NS + window_ns(kernels) // 2
     window = f"start_ns >= {middle_ns} and start_ns < {middle_ns + 10_000_000}"
     queries = {
@@ -43,7 +43,7 @@ def main() -> int:
         ),
     }
     rows = []
-    con = opened(path)
+    con = open_store(path)
     for name, (query, limit_s) in queries.items():
         times_s, answer = list[float](), list[tuple[object, ...]]()
         for _ in range(max(chosen.runs, 3) + 1):

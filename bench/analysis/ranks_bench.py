@@ -25,7 +25,7 @@ from bench.measure import (
     Command,
     arguments,
     failures,
-    interleaved,
+    interleave,
     report,
     run,
     table,
@@ -52,7 +52,7 @@ _TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "launches", "count
 _MEMORY_BYTES = 1 << 30
 
 
-def stored(ranks: int) -> Path:
+def store_it(ranks: int) -> Path:
     """The store of a job of so many ranks; kept for the next time."""
     path = BUILD / f"ranks_{ranks}"
     record = path / ".bench.json"
@@ -119,7 +119,7 @@ def _manifest(rank: int, written: dict[str, Segment], told: dict[str, Segment]) 
     )  # fmt: skip
 
 
-def _named(path: Path) -> set[tuple[int, str]]:
+def _name(path: Path) -> set[tuple[int, str]]:
     """Ranks with a verdict, by the command itself."""
     command = [sys.executable, "-m", "npuscope", "ranks", str(path), "--json"]
     done = subprocess.run(command, capture_output=True, check=True)
@@ -131,7 +131,7 @@ def main() -> int:
     chosen = arguments(__doc__)
     rows, failed, slowest = [], "", 0.0
     for ranks in [64, 1000] if chosen.full else [64]:
-        path = stored(ranks)
+        path = store_it(ranks)
         for derived in path.glob("run=*/capture=*/derived"):
             shutil.rmtree(derived)
 
@@ -142,11 +142,11 @@ def main() -> int:
         failed += failures({"ranks, first": first})
         if first.failed:
             continue
-        named = _named(path)
+        named = _name(path)
         if named != {(SLOW, "frequency")}:
             print(f"ranks of {ranks}: WRONG, it names {sorted(named)}")
             return 1
-        found = interleaved(
+        found = interleave(
             {
                 "comm": asked("comm", "--by", "kind", "--top", "1", "--json"),
                 "comm, table": asked("comm"),

@@ -14,7 +14,7 @@ import sys
 import time
 
 from bench.measure import verdict
-from tests.analysis.pipeline.random_jobs import judged, random_job, recognised
+from tests.analysis.pipeline.random_jobs import random_job, recognise_job, verdict_on
 
 LEAST_RIGHT = 0.95
 
@@ -25,7 +25,7 @@ def main() -> int:
     began = time.monotonic()
     right = exact = wrong = 0
     for job in jobs:
-        said = judged(job, recognised(job))
+        said = verdict_on(job, recognise_job(job))
         right, exact = right + said.is_right, exact + said.is_exact
         wrong += said.confidence == "high" and not said.is_named
         if not said.is_right:

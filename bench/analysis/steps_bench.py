@@ -64,7 +64,7 @@ def length(rows: pl.DataFrame) -> int:
     return int((rows["end_ns"] - rows["start_ns"]).sum())
 
 
-def covered(union: pl.DataFrame, instants: pl.Series) -> pl.Series:
+def cover(union: pl.DataFrame, instants: pl.Series) -> pl.Series:
     """How much of a union of disjoint pieces lies before each instant."""
     lengths = union["end_ns"] - union["start_ns"]
     before = lengths.cum_sum() - lengths
@@ -80,7 +80,7 @@ def expected(kernels: pl.DataFrame, ops: pl.DataFrame) -> list[tuple[int, int, i
     for step in range(STEPS):
         computing = disjoint(kernels.filter(pl.col("step") == step))
         communication = disjoint(ops.filter(pl.col("step") == step))
-        inside = covered(union, communication["end_ns"]) - covered(union, communication["start_ns"])
+        inside = cover(union, communication["end_ns"]) - cover(union, communication["start_ns"])
         found.append((length(computing), length(communication), int(inside.sum())))
     return found
 

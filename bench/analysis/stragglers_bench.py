@@ -15,7 +15,7 @@ import sys
 
 from bench.measure import arguments, commit, report, table
 from tests.analysis.ranks.straggler_jobs import FAULTS
-from tests.analysis.ranks.straggler_verdicts import judged
+from tests.analysis.ranks.straggler_verdicts import judge
 
 JOBS, FEW = 50, 20
 
@@ -27,7 +27,7 @@ def main() -> int:
     jobs = JOBS if chosen.full else FEW
     rows, holds = [], True
     for fault in ("healthy", *FAULTS):
-        told = judged(fault, range(jobs))
+        told = judge(fault, range(jobs))
         is_held = told.wrong == 0 and (fault == "healthy" or told.recall >= 0.95)
         holds &= is_held
         rows.append((fault, told.right, told.wrong, told.missed, "yes" if is_held else "NO"))

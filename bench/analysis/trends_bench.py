@@ -44,7 +44,7 @@ def alarms(count: int, rho: float, series: int) -> float:
     return sum(bool(change_points(noise(dice, count, rho))) for _ in range(series)) / series
 
 
-def changed(dice: np.random.Generator, count: int) -> tuple[Floats, int]:
+def alter(dice: np.random.Generator, count: int) -> tuple[Floats, int]:
     """A series with a shift, and where it begins."""
     values = noise(dice, count, 0.0)
     at = int(count * dice.uniform(0.3, 0.7))
@@ -52,12 +52,12 @@ def changed(dice: np.random.Generator, count: int) -> tuple[Floats, int]:
     return values, at
 
 
-def found(count: int, series: int) -> tuple[float, float]:
+def detection(count: int, series: int) -> tuple[float, float]:
     """The share of shifts found near where they began, and of these, of intervals that hold it."""
     dice = np.random.default_rng(count)
     near = []
     for _ in range(series):
-        values, at = changed(dice, count)
+        values, at = alter(dice, count)
         near += [one for one in change_points(values) if abs(one.at - at) <= NEAR][:1]
     held = [
         one.low is not None and one.high is not None and one.low <= CHANGE * one.before <= one.high
@@ -75,8 +75,8 @@ def main() -> int:
         many = max(series * 1000 // max(count, 1000), 1)
         rhos = (0.0, CORRELATED, 0.5) if count >= 20 else (0.0,)
         false = [alarms(count, rho, many) for rho in rhos] if count <= 10_000 else []
-        share, covered = found(count, many)
-        values, _ = changed(np.random.default_rng(1), count)
+        share, covered = detection(count, many)
+        values, _ = alter(np.random.default_rng(1), count)
         took = []
         for _ in range(chosen.runs):
             began = time.perf_counter()

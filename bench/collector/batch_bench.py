@@ -14,14 +14,14 @@ import shutil
 import sys
 from functools import partial
 
-from bench.inputs.captures import CaptureSpec, built
+from bench.inputs.captures import CaptureSpec, build
 from bench.measure import (
     BUILD,
     NPUSCOPE,
     Command,
     arguments,
     failures,
-    interleaved,
+    interleave,
     report,
     table,
     verdict,
@@ -37,11 +37,11 @@ def ingests(counts: tuple[int, ...], runs: int) -> None:
     """CPU seconds and files of captures of so many ranks."""
     commands = {}
     for ranks in counts:
-        capture, store = built(CaptureSpec("db", MB, ranks)), STORES / str(ranks)
+        capture, store = build(CaptureSpec("db", MB, ranks)), STORES / str(ranks)
         forget = partial(shutil.rmtree, store, ignore_errors=True)
         command = [NPUSCOPE, "ingest", str(capture.folder), "--store", str(store), "--jobs", "1"]
         commands[str(ranks)] = Command(command, forget)
-    found = interleaved(commands, runs)
+    found = interleave(commands, runs)
     start_s = found["1"].cpu_s
     rows = []
     for ranks in counts:
@@ -66,8 +66,8 @@ def questions(ranks: int, runs: int) -> None:
     """Wall seconds of commands on the store that the ingest left."""
     store = str(STORES / str(ranks))
     commands = {name: Command([NPUSCOPE, name, store, "--json"]) for name in QUESTIONS}
-    interleaved(commands, 1)
-    found = interleaved(commands, max(runs, 3))
+    interleave(commands, 1)
+    found = interleave(commands, max(runs, 3))
     rows = [
         (name, f"{t.wall_s:.2f}", f"{t.cpu_s:.2f}", verdict(t.wall_s, ANSWER_S, at_least=False))
         for name, t in found.items()

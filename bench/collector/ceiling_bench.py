@@ -19,8 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.collector.ingest_bench import STORES, ingest
-from bench.inputs.captures import CaptureFiles, CaptureSpec, built
-from bench.measure import BUILD, Command, arguments, failures, interleaved, report, table, verdict
+from bench.inputs.captures import CaptureFiles, CaptureSpec, build
+from bench.measure import BUILD, Command, arguments, failures, interleave, report, table, verdict
 from npuscope.collector.readers.chrome_trace.scan_library import scan_function
 
 TITLE = "The simdjson ceiling"
@@ -30,7 +30,7 @@ _DECODE = (
 )
 
 
-def compiled() -> Path | str:
+def compile_it() -> Path | str:
     """The program, made where it is missing or old; or why it cannot be made."""
     source, program = Path(__file__).with_name("json_ceiling.cpp"), BUILD / "json_ceiling"
     if program.exists() and program.stat().st_mtime >= source.stat().st_mtime:
@@ -53,22 +53,22 @@ def events_of(program: Path, capture: CaptureFiles) -> int:
 def main() -> int:
     """Compares the ceiling with our ingest of the same trace."""
     chosen = arguments(__doc__)
-    program = compiled()
+    program = compile_it()
     if isinstance(program, str):
         print(f"{TITLE}: not measured, {program}")
         return 0
     with_pass = scan_function() is not None  # compiled now, where nobody did so before
     sizes_mb = (1000, 232) if chosen.full else (100, 50)
     capture, plain = (
-        built(CaptureSpec("text", sizes_mb[0], 1, stacks=True)),
-        built(CaptureSpec("text", sizes_mb[1], 1)),
+        build(CaptureSpec("text", sizes_mb[0], 1, stacks=True)),
+        build(CaptureSpec("text", sizes_mb[1], 1)),
     )
     if events_of(program, capture) != capture.events:
         print(f"{TITLE}: WRONG, it finds other events than the capture has")
         return 1
     scanned = Command([str(program), *map(str, capture.files())])
     decoded = Command([sys.executable, "-c", _DECODE, *map(str, plain.files())])
-    found = interleaved(
+    found = interleave(
         {
             "simdjson, six columns": scanned, **_ingests("large", capture),
             "msgspec.json.decode": decoded, **_ingests("plain", plain),

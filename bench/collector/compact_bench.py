@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench.inputs.stores import opened, published
+from bench.inputs.stores import open_store, publish
 from bench.measure import BUILD, arguments, report, table
 from npuscope.collector.store.compact import compact
 from npuscope.collector.store.sweep import sweep
@@ -33,15 +33,15 @@ def main() -> int:
     chosen = arguments(__doc__)
     rows = []
     for ranks in (64, 512, *([4096] if chosen.full else [])):
-        path = _copy(published(ranks, KERNELS, KERNELS // 10))
-        before = {name: _asked(path, sql, chosen.runs) for name, sql in QUERIES.items()}
+        path = _copy(publish(ranks, KERNELS, KERNELS // 10))
+        before = {name: _ask(path, sql, chosen.runs) for name, sql in QUERIES.items()}
         began = time.process_time()
         (done,) = compact(path)
         merging_s = time.process_time() - began
         sweep(path, grace_s=-1)
         for name, sql in QUERIES.items():
             answer, before_s = before[name]
-            again, after_s = _asked(path, sql, chosen.runs)
+            again, after_s = _ask(path, sql, chosen.runs)
             if sorted(answer) != sorted(again):
                 print(f"{ranks} ranks, {name}: WRONG, the answer changed")
                 return 1
@@ -61,12 +61,12 @@ def _copy(path: Path) -> Path:
     return Path(shutil.copytree(path, copy))
 
 
-def _asked(path: Path, sql: str, runs: int) -> tuple[list[tuple[object, ...]], float]:
+def _ask(path: Path, sql: str, runs: int) -> tuple[list[tuple[object, ...]], float]:
     """The answer, and the median CPU seconds of opening the store and asking."""
     times_s, answer = list[float](), list[tuple[object, ...]]()
     for _ in range(max(runs, 3)):
         began = time.process_time()
-        with opened(path) as con:
+        with open_store(path) as con:
             answer = con.execute(sql).fetchall()
         times_s.append(time.process_time() - began)
     return answer, statistics.median(times_s)

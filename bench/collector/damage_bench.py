@@ -25,7 +25,7 @@ _FEW = 20
 Complaints = Future[list[str]]
 
 
-def started(pool: ProcessPoolExecutor, folder: Path, step: int) -> dict[str, list[Complaints]]:
+def start(pool: ProcessPoolExecutor, folder: Path, step: int) -> dict[str, list[Complaints]]:
     """Every so many-th case of each kind, under way."""
     light = write_light(folder / "light")
     full = write_small(folder / "source", "db")
@@ -68,7 +68,7 @@ def main() -> int:
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(os.cpu_count(), context) as pool,
     ):
-        running = started(pool, Path(folder), 1 if chosen.full else _FEW)
+        running = start(pool, Path(folder), 1 if chosen.full else _FEW)
         for what, cases in running.items():
             found = [case.result() for case in cases]
             wrong += [one for complaints in found for one in complaints]

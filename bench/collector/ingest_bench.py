@@ -13,14 +13,14 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from bench.inputs.captures import CaptureFiles, CaptureSpec, built
+from bench.inputs.captures import CaptureFiles, CaptureSpec, build
 from bench.measure import (
     BUILD,
     NPUSCOPE,
     Command,
     arguments,
     failures,
-    interleaved,
+    interleave,
     report,
     table,
     verdict,
@@ -43,8 +43,8 @@ def text(full: bool, runs: int) -> None:
         CaptureSpec("text", mb, 1, stacks=True) for mb in ((200, 1000, 2000) if full else (100,))
     ]
     wanted.insert(0, CaptureSpec("text", 200 if full else 100, 1))
-    captures = {w.name: built(w) for w in wanted}
-    found = interleaved({name: ingest(c, 1) for name, c in captures.items()}, runs)
+    captures = {w.name: build(w) for w in wanted}
+    found = interleave({name: ingest(c, 1) for name, c in captures.items()}, runs)
     rows = []
     for name, taken in found.items():
         rate = captures[name].size_bytes / 1e6 / taken.cpu_s
@@ -59,9 +59,9 @@ def text(full: bool, runs: int) -> None:
 
 def two_ranks(full: bool, runs: int) -> None:
     """The gain of a second process, where each has a rank to read."""
-    capture = built(CaptureSpec("text", 400 if full else 100, 2, stacks=True))
+    capture = build(CaptureSpec("text", 400 if full else 100, 2, stacks=True))
     processes = {"one process": 1, "two processes": 2}
-    found = interleaved({name: ingest(capture, n) for name, n in processes.items()}, runs)
+    found = interleave({name: ingest(capture, n) for name, n in processes.items()}, runs)
     one, two = found.values()
     gain = one.wall_s / two.wall_s
     rows = [(name, f"{t.wall_s:.1f}", f"{t.cpu_s:.1f}") for name, t in found.items()]
@@ -74,9 +74,9 @@ def db(full: bool, runs: int) -> None:
     """Databases with counters per task, as level 1 writes them, and without."""
     mb = 1000 if full else 100
     captures = {
-        w.name: built(w) for pmu in (True, False) for w in [CaptureSpec("db", mb, 1, pmu=pmu)]
+        w.name: build(w) for pmu in (True, False) for w in [CaptureSpec("db", mb, 1, pmu=pmu)]
     }
-    found = interleaved({name: ingest(c, 1) for name, c in captures.items()}, runs)
+    found = interleave({name: ingest(c, 1) for name, c in captures.items()}, runs)
     rows = []
     for name, taken in found.items():
         rate, rows_rate = (
@@ -97,13 +97,13 @@ def db(full: bool, runs: int) -> None:
 
 def warm(full: bool, runs: int) -> None:
     """An answer from a store that is there."""
-    capture = built(CaptureSpec("db", 20 if full else 5, 32))
+    capture = build(CaptureSpec("db", 20 if full else 5, 32))
     command = ingest(capture, 2)
     store = _store_of(command)
     shutil.rmtree(store, ignore_errors=True)
-    found = interleaved({"ingest": command}, 1)
+    found = interleave({"ingest": command}, 1)
     steps = Command([NPUSCOPE, "steps", str(store), "--json"])
-    found |= interleaved({"steps, warm": steps}, max(runs, 3))
+    found |= interleave({"steps, warm": steps}, max(runs, 3))
     rows = [(n, f"{t.wall_s:.2f}", f"{t.cpu_s:.2f}") for n, t in found.items()]
     header = (f"32 ranks x {capture.size_bytes / 32e6:.0f} MB DB", "wall s", "CPU s")
     report("Steps from a warm store", table(header, rows) + failures(found))

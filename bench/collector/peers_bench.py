@@ -23,7 +23,7 @@ from math import nan
 from pathlib import Path
 
 from bench.collector.ingest_bench import STORES, ingest
-from bench.inputs.captures import CaptureFiles, CaptureSpec, built
+from bench.inputs.captures import CaptureFiles, CaptureSpec, build
 from bench.inputs.kineto import write_kineto
 from bench.measure import (
     BUILD,
@@ -32,7 +32,7 @@ from bench.measure import (
     Usage,
     arguments,
     failures,
-    interleaved,
+    interleave,
     report,
     run,
     table,
@@ -53,7 +53,7 @@ RANKS = 8
 ADVISOR, HTA, COLD, REPORT = 18, 12, 2, 1.3
 
 
-def installed() -> str:
+def install() -> str:
     """Makes the peers' venv where it is missing; why it cannot be made, or ''."""
     if (PEERS / "bin" / "msprof-analyze").exists():
         return ""
@@ -78,10 +78,10 @@ def advisor(capture: CaptureFiles) -> Command:
     """`msprof-analyze advisor all` on a copy, as it writes beside its input."""
     copy = _WORK / capture.folder.name
     command = ["advisor", "all", "-d", str(copy), "-l", "en", "-o", str(_WORK / "advice")]
-    return _msprof(command, partial(_linked, capture.folder, copy))
+    return _msprof(command, partial(_link, capture.folder, copy))
 
 
-def _linked(source: Path, copy: Path) -> None:
+def _link(source: Path, copy: Path) -> None:
     shutil.rmtree(_WORK / "advice", ignore_errors=True)
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(source, copy, copy_function=os.link)
@@ -102,7 +102,7 @@ def _msprof(command: list[str], prepare: partial[None]) -> Command:
 def traces(full: bool, runs: int) -> None:
     """Reading a trace: the advisor, HTA's load, our ingest with everything it publishes."""
     sizes_mb = (20, 232) if full else (10, 50)
-    captures = [built(CaptureSpec("text", mb, 1, stacks=True)) for mb in sizes_mb]
+    captures = [build(CaptureSpec("text", mb, 1, stacks=True)) for mb in sizes_mb]
     kineto = [_WORK / f"rank0_{mb}.pt.trace.json" for mb in sizes_mb]
     for path, mb in zip(kineto, sizes_mb, strict=True):
         write_kineto(path, mb * 10**6)
@@ -112,7 +112,7 @@ def traces(full: bool, runs: int) -> None:
         commands[f"npuscope ingest {at}"] = ingest(capture, 1)
         commands[f"msprof-analyze advisor {at}"] = advisor(capture)
         commands[f"HTA load {at}"] = Command([python, "-c", _LOAD, str(kineto[at])])
-    found = interleaved(commands, runs)
+    found = interleave(commands, runs)
     ours_mb = [capture.size_bytes / 1e6 for capture in captures]
     theirs_mb = [path.stat().st_size / 1e6 for path in kineto]
     ours = _marginal(found, "npuscope ingest", ours_mb)
@@ -146,8 +146,8 @@ def _marginal(found: Mapping[str, Usage], name: str, sizes_mb: list[float]) -> f
 def databases(full: bool, runs: int) -> None:
     """8 ranks of databases: everything ingested and the steps printed, against one recipe; and what
     a report on the sample takes, beside the peer's help."""
-    capture = built(CaptureSpec("db", 21 if full else 5, RANKS))
-    tiny = built(CaptureSpec("db", 1, 2))
+    capture = build(CaptureSpec("db", 21 if full else 5, RANKS))
+    tiny = build(CaptureSpec("db", 1, 2))
     cold = ingest(capture, os.cpu_count() or 1)
     sample = STORES / "sample"
     store = cold.arguments[cold.arguments.index("--store") + 1]
@@ -161,7 +161,7 @@ def databases(full: bool, runs: int) -> None:
     }
     for words in (["ingest", str(_SAMPLE), "--store", str(sample)], ["report", str(sample)]):
         run(Command([NPUSCOPE, *words]))
-    found = interleaved(commands, runs)
+    found = interleave(commands, runs)
     rows = [
         (name, f"{t.wall_s:.2f}", f"{t.cpu_s:.2f}", f"{t.peak_mib:.0f}")
         for name, t in found.items()
@@ -191,7 +191,7 @@ def databases(full: bool, runs: int) -> None:
 def main() -> int:
     """Runs both parts; where the peers cannot be had it says so and is content."""
     chosen = arguments(__doc__)
-    if why := installed():
+    if why := install():
         print(f"peers: not measured, they could not be installed: {why}")
         return 0
     _WORK.mkdir(parents=True, exist_ok=True)

@@ -10,9 +10,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from bench.inputs.captures import CaptureSpec, built
+from bench.inputs.captures import CaptureSpec, build
 from bench.inputs.kineto import write_kineto
-from bench.measure import BUILD, Command, arguments, failures, interleaved, report, table, verdict
+from bench.measure import BUILD, Command, arguments, failures, interleave, report, table, verdict
 
 TITLE = "The timeline to Parquet"
 DAMAGED = BUILD / "damaged_trace_view.json"
@@ -39,7 +39,7 @@ with tempfile.TemporaryDirectory() as folder:
 """
 
 
-def damaged(path: Path) -> Path:
+def damage(path: Path) -> Path:
     """A copy without its end, and with a torn event after every 50 MB."""
     # In place: what this process held would count as the peak of those that it starts.
     shutil.copyfile(path, DAMAGED)
@@ -55,7 +55,7 @@ def damaged(path: Path) -> Path:
 def main() -> int:
     """Compares ways to read one timeline, in MB per CPU-second and memory."""
     chosen = arguments(__doc__)
-    capture = built(CaptureSpec("text", 1000 if chosen.full else 200, 1, stacks=True))
+    capture = build(CaptureSpec("text", 1000 if chosen.full else 200, 1, stacks=True))
     (path,) = capture.files()
     size_mb = path.stat().st_size / 1e6
     GPU.unlink(missing_ok=True)
@@ -68,11 +68,11 @@ def main() -> int:
     commands = {
         whole: staging(path, 1),
         "whole, with stacks": staging(path, 1, "stacks"),
-        torn: staging(damaged(path), 1),
+        torn: staging(damage(path), 1),
         split: staging(path, 2),
         gpu: staging(GPU, 1),
     }
-    found = interleaved(commands, chosen.runs)
+    found = interleave(commands, chosen.runs)
     rows = [
         (name, f"{one.wall_s:.2f}", f"{one.cpu_s:.2f}", f"{size_mb / one.cpu_s:.0f}",
          f"{one.peak_mib:.0f}")

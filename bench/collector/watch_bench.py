@@ -61,7 +61,7 @@ def write_capture(folder: Path, number: int) -> None:
     (output / "analyse.done").touch()
 
 
-def watched(root: Path, target: Path, log: Path, captures: int) -> list[At]:
+def watch(root: Path, target: Path, log: Path, captures: int) -> list[At]:
     """Lets captures land, and takes measure at a tenth of them and at all."""
     command = [sys.executable, "-m", "npuscope", "watch", str(root), "--store", str(target)]
     command += ["--poll", "0.2", "--jobs", "1"]
@@ -77,7 +77,7 @@ def watched(root: Path, target: Path, log: Path, captures: int) -> list[At]:
                     reader_mib = max(reader_mib, _reader_mib(watcher))
                 if number + 1 in (captures // 10, captures):
                     _await(process, target, number + 1, log)
-                    found.append(_taken(watcher, number + 1, reader_mib))
+                    found.append(_take(watcher, number + 1, reader_mib))
         finally:
             process.terminate()
             process.wait()
@@ -92,7 +92,7 @@ def _await(process: subprocess.Popen[bytes], target: Path, captures: int, log: P
         time.sleep(0.2)
 
 
-def _taken(watcher: psutil.Process, captures: int, reader_mib: float) -> At:
+def _take(watcher: psutil.Process, captures: int, reader_mib: float) -> At:
     cpu_s = 0.0
     for one in (watcher, *watcher.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -116,7 +116,7 @@ def main() -> int:
     place = BUILD / f"watch_{os.getpid()}"
     place.mkdir(parents=True)
     try:
-        first, last = watched(place / "job", place / "store", place / "said.log", captures)
+        first, last = watch(place / "job", place / "store", place / "said.log", captures)
         state = read_watch_state(place / "store")
     finally:
         shutil.rmtree(place)

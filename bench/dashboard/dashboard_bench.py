@@ -29,7 +29,7 @@ from bench.analysis import ranks_bench
 from bench.inputs import job_stores
 from bench.measure import arguments, report, table, verdict
 from tests.dashboard.app.served_pages import CHROMIUM, PATIENCE_MS, Visit, chromium, visit
-from tests.dashboard.app.started_server import started
+from tests.dashboard.app.started_server import start
 
 FIRST_S, CHANGE_S = 5.0, 1.0
 FIRST = "first page, cold: figures"
@@ -113,7 +113,7 @@ def _cpu_s(processes: list[psutil.Process]) -> float:
     return total
 
 
-def timed(server: int, act: Callable[[], float | None]) -> Took:
+def time_of(server: int, act: Callable[[], float | None]) -> Took:
     """What an act costs; it returns the moment when it was over, by the clock, or None for now."""
     own = psutil.Process()
     others = [one for one in own.children(recursive=True) if one.pid != server]
@@ -124,40 +124,40 @@ def timed(server: int, act: Callable[[], float | None]) -> Took:
     return Took(over - before[2], _cpu_s(processes) - before[0], _cpu_s(here) - before[1])
 
 
-def looked(path: Path, looks: Looks) -> None:
+def look(path: Path, looks: Looks) -> None:
     """One server, started, looked at and ended."""
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         began = time.time()
-        with started([path], Path(folder)) as running:
+        with start([path], Path(folder)) as running:
             address, server = running.address, running.process.pid
             used_s = _cpu_s([psutil.Process(server)])
             looks.add("start of the server", Took(time.time() - began, used_s, 0))
             with visit(browser, address, width=1600, height=1000) as seen:
                 seen.tab.add_init_script(f"({_WATCH})()")
                 opening = time.time()
-                looks.add(FIRST, timed(server, lambda: opened(seen)))
-                took = timed(server, lambda: told(seen))
+                looks.add(FIRST, time_of(server, lambda: open_page(seen)))
+                took = time_of(server, lambda: tell(seen))
                 took = Took(time.time() - opening, took.server_s, took.browser_s)
                 looks.add("first page, cold: findings", took)
                 questions = first_visits(server, seen, looks)
                 for name in [*PAGES[1:], PAGES[0]]:
                     asked = questions[name]
-                    took = timed(server, partial(switch, seen, name, asked))
+                    took = time_of(server, partial(switch, seen, name, asked))
                     looks.add(f"again: {name}", took)
                 switch(seen, "timeline", questions["timeline"])
                 for what in ("zoom by box", "zoom by box, further", "zoom by box, to events"):
-                    looks.add(what, timed(server, lambda: zoom(seen)))
+                    looks.add(what, time_of(server, lambda: zoom(seen)))
                 if seen.complaints:
                     raise RuntimeError(f"the console says: {seen.complaints}")
 
 
-def opened(seen: Visit) -> float:
+def open_page(seen: Visit) -> float:
     """The overview from nothing; the moment when its last figure was drawn."""
     seen.open("overview")
     return float(seen.tab.evaluate("window.drawn_ms")) / 1e3
 
 
-def told(seen: Visit) -> None:
+def tell(seen: Visit) -> None:
     """Until nothing is being computed for the page any more."""
     seen.tab.wait_for_function(
         "text => !document.querySelector('[data-testid=\"stMain\"]').innerText.includes(text)",
@@ -184,7 +184,7 @@ def first_visits(server: int, seen: Visit, looks: Looks) -> dict[str, str]:
             )
             seen.settle()
 
-        looks.add(f"first: {name}", timed(server, gone))
+        looks.add(f"first: {name}", time_of(server, gone))
         questions[name] = question.inner_text().strip()
     if len(set(questions.values())) != len(PAGES):
         raise RuntimeError(f"pages that are not themselves: {questions}")
@@ -237,14 +237,14 @@ def main() -> int:
     repeats, ranks = (40, 1000) if chosen.full else (1, 64)
     kernels = repeats * job_stores.KERNELS
     stores = {
-        f"64 x {job_stores.STEPS} x {kernels:,}": job_stores.stored(repeats),
-        f"{ranks:,} ranks": ranks_bench.stored(ranks),
+        f"64 x {job_stores.STEPS} x {kernels:,}": job_stores.store_it(repeats),
+        f"{ranks:,} ranks": ranks_bench.store_it(ranks),
     }
     rows, worst = [], 0.0
     for data, path in stores.items():
         looks = Looks()
         for _ in range(chosen.runs):
-            looked(path, looks)
+            look(path, looks)
         medians, ratio = looks.rows(data)
         rows += medians
         worst = max(worst, ratio)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from concurrent.futures import ProcessPoolExecutor
 
-from bench.inputs.stores import published
-from bench.measure import BUILD, NPUSCOPE, Command, arguments, interleaved, report, table, verdict
+from bench.inputs.stores import publish
+from bench.measure import BUILD, NPUSCOPE, Command, arguments, interleave, report, table, verdict
 
 LEAST_MB_PER_CPU_S = 80
 PEAK_MIB = 400
@@ -22,14 +22,14 @@ def main() -> int:
     chosen = arguments(__doc__)
     kernels = 10_000_000 if chosen.full else 1_000_000
     with ProcessPoolExecutor(1) as pool:  # what it takes is not counted below
-        path = pool.submit(published, 1, kernels, kernels // 10).result()
+        path = pool.submit(publish, 1, kernels, kernels // 10).result()
     out = BUILD / "trace.json"
     command = [NPUSCOPE, "export", "perfetto", str(path), "-o", str(out)]
     only = {"all tracks": [], "kernels alone": ["--tracks", "kernels"]}
     sizes: dict[str, float] = {}
     rows = []
     for name, options in only.items():
-        taken = interleaved({name: Command([*command, *options])}, chosen.runs)[name]
+        taken = interleave({name: Command([*command, *options])}, chosen.runs)[name]
         if taken.failed:
             print(f"{name}: {taken.failed}")
             return 1

@@ -50,7 +50,7 @@ _KEY = ("large", "made")
 _MEMORY_BYTES = 1 << 30
 
 
-def stored(ranks: int) -> Path:
+def store_it(ranks: int) -> Path:
     """The store, kept for the next time."""
     path = BUILD / f"exporter_{ranks}"
     record = path / ".bench.json"
@@ -140,7 +140,7 @@ def _rows(rank: int, ranks: int) -> list[str]:
     ]  # fmt: skip
 
 
-def scraped(url: str) -> tuple[float, int, str]:
+def scrape(url: str) -> tuple[float, int, str]:
     """Seconds, bytes and text of a scrape."""
     began = time.monotonic()
     with urllib.request.urlopen(url, timeout=300) as answer:
@@ -154,7 +154,7 @@ def value(text: str, name: str) -> float:
     return float(found[1]) if found else float("nan")
 
 
-def measured(path: Path, runs: int, *words: str) -> tuple[list[str], float]:
+def measure(path: Path, runs: int, *words: str) -> tuple[list[str], float]:
     """A row of the table, and the worst ratio to a limit."""
     command = [sys.executable, "-m", "npuscope", "exporter", str(path), "--port", "0", *words]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -167,19 +167,19 @@ def measured(path: Path, runs: int, *words: str) -> tuple[list[str], float]:
         else:
             raise RuntimeError("the exporter does not listen")
         url = found[1]
-        text = scraped(url)[2]
+        text = scrape(url)[2]
         while value(text, "npuscope_exporter_refreshes_total") < 1:
             time.sleep(0.5)
-            text = scraped(url)[2]
+            text = scrape(url)[2]
         gathered_s = value(text, "npuscope_exporter_refresh_seconds")
-        alone = [scraped(url) for _ in range(max(runs, 3))]
+        alone = [scrape(url) for _ in range(max(runs, 3))]
         with ThreadPoolExecutor(8) as pool:
-            together = list(pool.map(scraped, [url] * 24))
+            together = list(pool.map(scrape, [url] * 24))
         refreshes = value(together[-1][2], "npuscope_exporter_refreshes_total")
         write_index(rank_folder(path, *_KEY, 0).parent)  # so there is something new
-        meanwhile = [scraped(url)]
+        meanwhile = [scrape(url)]
         while value(meanwhile[-1][2], "npuscope_exporter_refreshes_total") < 2:
-            meanwhile.append(scraped(url))
+            meanwhile.append(scrape(url))
         during = [one for one in meanwhile[:-1] if one[1] == alone[0][1]]
         status = Path(f"/proc/{process.pid}/status").read_text()
         peak = re.search(r"VmHWM:\s+(\d+)", status)
@@ -210,10 +210,10 @@ def main() -> int:
     """Measures, prints the table."""
     chosen = arguments(__doc__)
     ranks = 1000 if chosen.full else 100
-    path = stored(ranks)
+    path = store_it(ranks)
     rows, worst = [], 0.0
     for words in ((), ("--expert-detail",)):
-        row, ratio = measured(path, chosen.runs, *words)
+        row, ratio = measure(path, chosen.runs, *words)
         rows.append(row)
         worst = max(worst, ratio)
     header = (

@@ -24,7 +24,7 @@ import duckdb
 
 from bench.analysis import ranks_bench
 from bench.dashboard import timeline_in_browser
-from bench.inputs.stores import published
+from bench.inputs.stores import publish
 from bench.measure import commit, report, table
 from npuscope.analysis.summaries import summaries
 from npuscope.analysis.timeline.bins import overview
@@ -51,7 +51,7 @@ def cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def timed(what: str, call: Callable[[], str]) -> Row:
+def time_of(what: str, call: Callable[[], str]) -> Row:
     """Wall and CPU seconds of a call, medians."""
     walls, cpus, told = [], [], ""
     for _ in range(RUNS):
@@ -70,19 +70,19 @@ def queries(con: duckdb.DuckDBPyConnection) -> list[Row]:
     assert whole is not None
     middle, length = (whole[0] + whole[1]) // 2, whole[1] - whole[0]
     tenth = (middle, middle + length // 10)
-    ranks = loaded(con, at)
+    ranks = load(con, at)
     short, few = (middle, middle + 20_000_000), (middle, middle + 4_000_000)
     return [
-        timed("extent", lambda: f"{extent(con, run=place[0], capture=place[1]).ranks.height}"
+        time_of("extent", lambda: f"{extent(con, run=place[0], capture=place[1]).ranks.height}"
               " ranks"),
-        timed("overview, all", lambda: cells(con, at, whole)),
-        timed("overview, a tenth", lambda: cells(con, at, tenth)),
-        timed("overview, 20 ms from events", lambda: cells(con, at, short)),
-        timed("events of 2 ranks", lambda: f"{sum(map(counted, loaded(con, at)))} events"),
-        timed("their tile of 4 ms", lambda: tile(ranks, few)),
-        timed("their tile of all", lambda: tile(ranks, whole)),
-        timed("the same from events alone", lambda: tile(from_events(ranks), whole)),
-        timed("steps", lambda: f"{step_borders(con, run=at.run, capture=at.capture).height}"
+        time_of("overview, all", lambda: cells(con, at, whole)),
+        time_of("overview, a tenth", lambda: cells(con, at, tenth)),
+        time_of("overview, 20 ms from events", lambda: cells(con, at, short)),
+        time_of("events of 2 ranks", lambda: f"{sum(map(count, load(con, at)))} events"),
+        time_of("their tile of 4 ms", lambda: tile(ranks, few)),
+        time_of("their tile of all", lambda: tile(ranks, whole)),
+        time_of("the same from events alone", lambda: tile(from_events(ranks), whole)),
+        time_of("steps", lambda: f"{step_borders(con, run=at.run, capture=at.capture).height}"
               " steps"),
     ]  # fmt: skip
 
@@ -94,7 +94,7 @@ def cells(con: duckdb.DuckDBPyConnection, at: Extent, window_ns: tuple[int, int]
     return f"{found.cells.height:,} cells of {found.width_ns / 1e6:g} ms from {basis}"
 
 
-def loaded(con: duckdb.DuckDBPyConnection, at: Extent) -> list[DrawnRank]:
+def load(con: duckdb.DuckDBPyConnection, at: Extent) -> list[DrawnRank]:
     """All events of two ranks, with their coarser rows."""
     return [drawn_rank(device_events(con, at, rank)) for rank in (3, 40)]
 
@@ -104,7 +104,7 @@ def from_events(ranks: list[DrawnRank]) -> list[DrawnRank]:
     return [replace(one, rows=one.rows[:1]) for one in ranks]
 
 
-def counted(one: DrawnRank) -> int:
+def count(one: DrawnRank) -> int:
     """How many they are."""
     return one.events.count
 
@@ -130,7 +130,7 @@ def pages(stores: Mapping[str, tuple[Path, int]]) -> tuple[str, bool]:
     """A table of what a browser sees of each store, and whether limits hold."""
     rows, over, is_met = [], [], True
     for title, (path, opened) in stores.items():
-        one = timeline_in_browser.measured(path, opened)
+        one = timeline_in_browser.measure(path, opened)
         is_met &= one.frames >= FRAMES and one.settled_ms <= SETTLED_MS and one.server_ms < CPU_MS
         over.append([
             title, f"{one.frames / FRAMES:.2f}", f"{one.settled_ms / SETTLED_MS:.2f}",
@@ -158,19 +158,19 @@ def pages(stores: Mapping[str, tuple[Path, int]]) -> tuple[str, bool]:
 def main(arguments: list[str]) -> int:
     """Measures and prints."""
     scale = 1 if "--full" in arguments else 10
-    path = published(RANKS, KERNELS // scale, OPS // scale)
+    path = publish(RANKS, KERNELS // scale, OPS // scale)
     spent = with_bins(path)
     lines = [f"steps and bins of {RANKS} x {KERNELS // scale:,} kernels: {spent:.1f} CPU-s"]
     with store.open(path) as con:
-        lines += told(f"{RANKS} ranks x {KERNELS // scale:,} kernels", queries(con))
+        lines += tell(f"{RANKS} ranks x {KERNELS // scale:,} kernels", queries(con))
     is_met = True
     if CHROMIUM is not None:
         many = MANY if scale == 1 else 64
         drawn, is_met = pages({
-            f"8 x {100_000 // scale:,}": (published(8, 100_000 // scale, 10_000 // scale), 8),
-            f"1 x {300_000 // scale:,}": (published(1, 300_000 // scale, 30_000 // scale), 1),
+            f"8 x {100_000 // scale:,}": (publish(8, 100_000 // scale, 10_000 // scale), 8),
+            f"1 x {300_000 // scale:,}": (publish(1, 300_000 // scale, 30_000 // scale), 1),
             f"{RANKS} x {KERNELS // scale:,}": (path, 2),
-            f"{many:,} ranks of two steps": (ranks_bench.stored(many), 2),
+            f"{many:,} ranks of two steps": (ranks_bench.store_it(many), 2),
         })  # fmt: skip
         lines += ["", drawn, "", f"limits {'met' if is_met else 'NOT met'}"]
     lines.append(f"load {os.getloadavg()[0]:.1f}, commit {commit()}")
@@ -178,7 +178,7 @@ def main(arguments: list[str]) -> int:
     return 0 if is_met else 1
 
 
-def told(title: str, rows: list[Row]) -> list[str]:
+def tell(title: str, rows: list[Row]) -> list[str]:
     """Lines of a report."""
     return ["", title] + [
         f"  {what:32} {wall:7.3f} s  {cpu:7.3f} CPU-s  {more}" for what, wall, cpu, more in rows

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from tests.dashboard.app.served_pages import PATIENCE_MS, Visit, chromium, visit
-from tests.dashboard.app.started_server import started
+from tests.dashboard.app.started_server import start
 
 _TIMELINE = """() => {
     const roots = [document, ...[...document.querySelectorAll('*')]
@@ -78,7 +78,7 @@ def looking_at(path: Path) -> Iterator[tuple[Visit, psutil.Process, float]]:
     with (
         tempfile.TemporaryDirectory() as folder,
         chromium() as browser,
-        started([path], Path(folder)) as running,
+        start([path], Path(folder)) as running,
         visit(browser, running.address, width=1280, height=800) as seen,
     ):
         began = time.perf_counter()
@@ -89,7 +89,7 @@ def looking_at(path: Path) -> Iterator[tuple[Visit, psutil.Process, float]]:
             raise RuntimeError(f"the console says: {seen.complaints}")
 
 
-def measured(path: Path, opened: int) -> Seen:
+def measure(path: Path, opened: int) -> Seen:
     """Opens so many ranks, zooms in and out twice, pans in the middle of it."""
     with looking_at(path) as (seen, server, first_s):
         tab = seen.tab
@@ -101,7 +101,7 @@ def measured(path: Path, opened: int) -> Seen:
         tab.wait_for_timeout(200)
         tab.wait_for_function(_SETTLED, timeout=PATIENCE_MS)
         first_cpu_s = _cpu_ms(server) / 1e3
-        _rested(server, seen)
+        _rest(server, seen)
         began = _cpu_ms(server)
         drawn, fresh = [told("return it.rectangles")], []
         for _ in range(ZOOMS):
@@ -126,7 +126,7 @@ def measured(path: Path, opened: int) -> Seen:
         )  # fmt: skip
 
 
-def _rested(server: psutil.Process, seen: Visit) -> None:
+def _rest(server: psutil.Process, seen: Visit) -> None:
     """Until the server no longer computes what other pages will ask for, at most some minutes.
 
     One quiet second is no rest: on a machine that others use, it may just not have had its turn.

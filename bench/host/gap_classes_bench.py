@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.collector.peers_bench import PEERS, installed, versions
+from bench.collector.peers_bench import PEERS, install, versions
 from bench.inputs.kineto import write_kineto
 from bench.measure import BUILD, arguments, commit, report, table
 from npuscope.analysis.metric import sql_text
@@ -66,7 +66,7 @@ def told_here(trace: Path, target: Path) -> tuple[int, int]:
 def main() -> int:
     """Compares, prints the table; 1 where a limit is broken."""
     chosen = arguments(__doc__)
-    why_not = installed()
+    why_not = install()
     if why_not:
         print(f"HolisticTraceAnalysis could not be installed: {why_not}")
         return 0

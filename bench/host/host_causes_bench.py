@@ -16,7 +16,7 @@ import sys
 from statistics import median
 
 from bench.measure import arguments, commit, report, table
-from tests.analysis.host.host_jobs import FAULTS, judged
+from tests.analysis.host.host_jobs import FAULTS, verdict
 
 JOBS, FEW = 50, 5
 SHARE, ERROR, HEALTHY = 0.95, 0.1, 0.01
@@ -30,7 +30,7 @@ def main() -> int:
     rows: list[tuple[object, ...]] = []
     holds = True
     for fault in FAULTS:
-        told = [judged(fault, seed) for seed in range(jobs)]
+        told = [verdict(fault, seed) for seed in range(jobs)]
         errors = sorted(one.error for one in told)
         first = sum(one.is_first for one in told)
         near = sum(error <= ERROR for error in errors)
@@ -41,7 +41,7 @@ def main() -> int:
             fault, first, near, f"{median(errors):.2%}", f"{errors[-1]:.1%}",
             f"{median(idle):.1%}", "yes" if is_held else "NO",
         ))  # fmt: skip
-    clean = [max(judged("clean", seed).shares.values()) for seed in range(jobs)]
+    clean = [max(verdict("clean", seed).shares.values()) for seed in range(jobs)]
     is_held = max(clean) <= HEALTHY
     holds &= is_held
     rows.append(

@@ -84,7 +84,7 @@ def job_of(ranks: int) -> Job:
     return Job(name="bench", layers=max(4, pp), pp=pp, dp=dp, ep=2, seed=20_251_127)
 
 
-def built(
+def build(
     wanted: CaptureSpec, folder: Path | None = None, *, jobs: int | None = None
 ) -> CaptureFiles:
     """The capture, from disk where it was made before from the same, else made now."""
@@ -186,7 +186,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--jobs", type=int)
     chosen = parser.parse_args(arguments)
     wanted = CaptureSpec(chosen.kind, chosen.mb, chosen.ranks, chosen.stacks, not chosen.no_pmu)
-    made = built(wanted, chosen.out, jobs=chosen.jobs)
+    made = build(wanted, chosen.out, jobs=chosen.jobs)
     steps = made.repetitions * made.steps_per_repetition
     print(f"{made.folder}: {wanted.ranks} ranks x {steps} steps, {made.size_bytes / 1e6:,.0f} MB,"
           f" {made.events or made.tasks:,} {'events' if made.events else 'tasks'}")  # fmt: skip

@@ -66,7 +66,7 @@ class Repeated:
     period_ns: int
 
 
-def stored(repeats: int, *, jobs: int = 2, job: Job = JOB) -> Path:
+def store_it(repeats: int, *, jobs: int = 2, job: Job = JOB) -> Path:
     """The store of 64 ranks x 10 steps x (500 x `repeats`) kernels; kept for the next time."""
     name = "job" if job is JOB else job.name
     path = BUILD / f"{name}_{job.world_size}x{STEPS}x{repeats}"
@@ -144,7 +144,7 @@ def _insert(con: duckdb.DuckDBPyConnection, table: str, rows: pl.DataFrame, how:
         con.execute(f"insert into steps by name {_steps(rows, how)}")
     else:
         every = how.repeats if table in _OF_STEPS else 1
-        moved = [one for name in rows.columns if (one := _moved(table, name, how))]
+        moved = [one for name in rows.columns if (one := _move(table, name, how))]
         con.execute(
             f'insert into "{table}" by name select _rows.* replace ({", ".join(moved)})'
             f" from range(0, {STEPS * how.repeats}, {every}) as t(n) cross join _rows"
@@ -152,7 +152,7 @@ def _insert(con: duckdb.DuckDBPyConnection, table: str, rows: pl.DataFrame, how:
     con.unregister("_rows")
 
 
-def _moved(table: str, name: str, how: Repeated) -> str:
+def _move(table: str, name: str, how: Repeated) -> str:
     """What a column is in the n-th repetition; nothing where it is the same."""
     known = _NUMBERED.get(name)
     if (table, name) in (("comm_ops", "name"), ("comm_tasks", "op_name")):

@@ -41,7 +41,7 @@ def window_ns(kernels: int) -> int:
     return kernels * KERNEL_PERIOD_NS
 
 
-def published(ranks: int, kernels: int, ops: int, *, jobs: int = 2) -> Path:
+def publish(ranks: int, kernels: int, ops: int, *, jobs: int = 2) -> Path:
     """A store of so many ranks with so many kernels and operations each; kept for the next time."""
     path = BUILD / f"store_{ranks}x{kernels}x{ops}"
     record, made_by = path / ".bench.json", json.dumps([schema.digest(), _fill_sql(0, 1, 1)])
@@ -134,6 +134,6 @@ def _fill_sql(rank: int, kernels: int, ops: int) -> list[str]:
     ]
 
 
-def opened(path: Path) -> duckdb.DuckDBPyConnection:
+def open_store(path: Path) -> duckdb.DuckDBPyConnection:
     """The store as every analysis opens it."""
     return store.open(path)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from bench.inputs.tiling import Rule, Tile, joined, tile
-from bench.inputs.trace_detail import Detail, detailed
+from bench.inputs.tiling import Rule, Tile, join, tile
+from bench.inputs.trace_detail import Detail, with_detail
 from npuscope.sample_traces.capture import Capture, CommOp, Copy, Kernel
 from npuscope.sample_traces.forms.text import write_text
 from npuscope.sample_traces.forms.trace import timeline
@@ -100,7 +100,7 @@ class Timeline:
 def trace_tiles(c: Capture, grow: Growths, *, stacks: bool) -> Timeline:
     """The timeline of one rank, cut; `closing` is the one event that stands after everything."""
     detail = Detail(stacks=stacks, seed=f"{c.job.seed}/{c.rank}")
-    events, identifiers = detailed(c, timeline(c), detail)
+    events, identifiers = with_detail(c, timeline(c), detail)
     closing = next(e for e in reversed(events) if e["name"] == "AI Core Freq" and e["ph"] == "C")
     events = [event for event in events if event is not closing]
     flow = grow.connections << 32
@@ -140,7 +140,7 @@ def write_scaled_text(
     c: Capture, folder: Path, grow: Growths, trace: Timeline, repetitions: int
 ) -> None:
     """Writes ASCEND_PROFILER_OUTPUT's text files into `folder`."""
-    texts = joined(_parts_text((*trace.parts, _closing(trace, grow, repetitions)), repetitions))
+    texts = join(_parts_text((*trace.parts, _closing(trace, grow, repetitions)), repetitions))
     _write(folder / "trace_view.json", "[", texts, "]")
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         plain = Path(name)
@@ -152,7 +152,7 @@ def write_scaled_text(
             if (plain / file).exists():
                 text = (plain / file).read_text(encoding="utf-8")[1:-1]
                 cut = tile(text, [*grow.rules(), (r'"step(\d+)"', grow.steps)])
-                _write(folder / file, "{", joined(cut.texts(repetitions)), "}")
+                _write(folder / file, "{", join(cut.texts(repetitions)), "}")
 
 
 def _closing(trace: Timeline, grow: Growths, repetitions: int) -> str:

@@ -51,7 +51,7 @@ def tile(text: str, rules: Sequence[Rule]) -> Tile:
     return Tile((*pieces, text[end:]), tuple(starts), tuple(growths))
 
 
-def joined(texts: Iterable[str], separator: str = ", ") -> Iterator[str]:
+def join(texts: Iterable[str], separator: str = ", ") -> Iterator[str]:
     """Texts that are not empty, with a separator between them."""
     between = ""
     for text in texts:

@@ -57,12 +57,12 @@ class Detail:
     seed: str
 
 
-def detailed(c: Capture, events: list[Event], detail: Detail) -> tuple[list[Event], int]:
+def with_detail(c: Capture, events: list[Event], detail: Detail) -> tuple[list[Event], int]:
     """Events with details added where the profiler would have put them, and how many Python ids
     there are."""
     chance = random.Random(f"detail/{detail.seed}")
     launches = c.launches()
-    host = [event for x in launches for event in _nested(c, x, chance)]
+    host = [event for x in launches for event in _nest(c, x, chance)]
     python = [*_python(c, launches)] if detail.stacks else []
     slices = sum(event["ph"] == "X" for event in (*events, *host, *python))
     if detail.stacks:
@@ -77,7 +77,7 @@ def detailed(c: Capture, events: list[Event], detail: Detail) -> tuple[list[Even
     ], len(python)  # fmt: skip
 
 
-def _nested(c: Capture, launch: Launch, chance: random.Random) -> Iterator[Event]:
+def _nest(c: Capture, launch: Launch, chance: random.Random) -> Iterator[Event]:
     """Operators inside a launching one, one inside the other."""
     start_ns, end_ns = launch.times.operator_start_ns, launch.times.enqueue_ns
     for depth, name in enumerate(_NESTED, 1):

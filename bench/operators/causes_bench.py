@@ -65,7 +65,7 @@ def _split(job: Job, dice: random.Random) -> Job:
     return replace(job, split_kernel=kernel, split_into=into)
 
 
-def _converted(job: Job, _: random.Random) -> Job:
+def _convert(job: Job, _: random.Random) -> Job:
     return replace(job, converted_kernel="MatMulV3")
 
 
@@ -79,17 +79,17 @@ def _low(job: Job, dice: random.Random) -> Job:
     return replace(job, slow_clock=dice.randrange(job.world_size), slow_clock_factor=factor)
 
 
-def _chained(job: Job, _: random.Random) -> Job:
+def _chain(job: Job, _: random.Random) -> Job:
     return replace(job, unfused_kernel="Add", fused_norms=False)
 
 
-def _unfused(job: Job, _: random.Random) -> Job:
+def _unfuse(job: Job, _: random.Random) -> Job:
     return replace(job, unfused_kernel="SwiGlu")
 
 
 PLANTS: dict[str, Plant] = {
-    "padding": _odd, "small": _split, "layout": _converted, "ai_cpu": _on_cpu, "clock": _low,
-    "fusion": _chained, "replacement": _unfused,
+    "padding": _odd, "small": _split, "layout": _convert, "ai_cpu": _on_cpu, "clock": _low,
+    "fusion": _chain, "replacement": _unfuse,
 }  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def _tables() -> duckdb.DuckDBPyConnection:
     return con
 
 
-def _filled(job: Job) -> duckdb.DuckDBPyConnection:
+def _fill(job: Job) -> duckdb.DuckDBPyConnection:
     con = _tables()
     for name in TABLES:
         con.execute(f"delete from {name}")
@@ -117,9 +117,9 @@ def _filled(job: Job) -> duckdb.DuckDBPyConnection:
     return con
 
 
-def told(job: Job) -> Told:
+def causes_of_job(job: Job) -> Told:
     """What the tables of a job say."""
-    return Told(*causes_of(_filled(job)))
+    return Told(*causes_of(_fill(job)))
 
 
 def _times(con: duckdb.DuckDBPyConnection) -> tuple[float, float]:
@@ -131,7 +131,7 @@ def _times(con: duckdb.DuckDBPyConnection) -> tuple[float, float]:
 @cache
 def _quiet(job: Job) -> tuple[float, float]:
     """How long kernels and a step of a mean rank take without noise."""
-    return _times(_filled(replace(job, noise=0.0)))
+    return _times(_fill(replace(job, noise=0.0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Case:
 def case(job: Job, cause: str, seed: int = SEED) -> Case:
     """The job with a cause planted, beside how long both take without noise."""
     planted = PLANTS[cause](job, random.Random(f"{seed}/{cause}/{job.seed}"))
-    seen = told(planted)
+    seen = causes_of_job(planted)
     of = 1 if cause == "small" else 0
     # A chain stands where no norm takes the sum in.
     without = replace(job, fused_norms=planted.fused_norms)
@@ -185,7 +185,7 @@ def main() -> int:
     chosen = arguments(__doc__, seed=SEED)
     gc.disable()  # takes a third of the time of a generated job
     jobs = [clean(number, chosen.seed) for number in range(JOBS if chosen.full else FEW)]
-    without = [told(job) for job in jobs]
+    without = [causes_of_job(job) for job in jobs]
     rows, is_met = [], True
     for cause in PLANTS:
         cases = [case(job, cause, chosen.seed) for job in jobs]

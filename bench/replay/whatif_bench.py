@@ -23,12 +23,12 @@ from bench.measure import (
     Command,
     arguments,
     failures,
-    interleaved,
+    interleave,
     report,
     table,
     verdict,
 )
-from tests.analysis.replay.phase_traces import Plan, simulated
+from tests.analysis.replay.phase_traces import Plan, simulate
 
 LIMIT_S, LIMIT_MIB = 10.0, 4096.0
 STAGES, STEPS = 8, 4
@@ -40,7 +40,7 @@ def trace(workers: int, micro_batches: int) -> Path:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         plan = Plan(STAGES, 1, micro_batches, chunks=2, steps=1)
-        one = simulated(plan).drop("dp_rank", "step", "rank")
+        one = simulate(plan).drop("dp_rank", "step", "rank")
         steps = pl.DataFrame({"step": range(STEPS)}).with_columns(stretch=1 + pl.col("step") / 100)
         peers = pl.DataFrame({"dp_rank": range(workers // STAGES)})
         times = pl.col("start_ts", "duration") * pl.col("stretch")
@@ -69,7 +69,7 @@ def main() -> int:
             print(f"{workers} workers: WRONG, a step is not found back")
             return 1
         asked = Command((NPUSCOPE, "whatif", str(path), "comm:pp=0.5", "--json"))
-        found = interleaved({"whatif": asked}, chosen.runs)
+        found = interleave({"whatif": asked}, chosen.runs)
         said += failures(found)
         taken = found["whatif"]
         limits = (taken.wall_s / LIMIT_S, taken.peak_mib / LIMIT_MIB)

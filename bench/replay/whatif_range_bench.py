@@ -30,7 +30,7 @@ TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks", "laun
 LEAST = 0.95
 
 
-def captured(job: Job, word: str) -> tuple[CaptureJob, dict[str, int]]:
+def capture(job: Job, word: str) -> tuple[CaptureJob, dict[str, int]]:
     """A job's graph, and the mean step with a change of it."""
     con = connect()
     put(con, canonical_frames(job, tables=TABLES))
@@ -48,8 +48,8 @@ def main() -> int:
     told: dict[str, list[tuple[bool, float, float, float, float]]] = defaultdict(list)
     for number in range(count):
         base, other, word = pair(number)
-        job, row = captured(base, word)
-        truth = float(captured(other, "kernel:*=1")[0].measured.lengths().mean())
+        job, row = capture(base, word)
+        truth = float(capture(other, "kernel:*=1")[0].measured.lengths().mean())
         low, high = row["predicted_low_ns"], row["predicted_high_ns"]
         told[word].append((
             low <= truth <= high, (high - low) / truth, row["predicted_step_ns"] / truth - 1,

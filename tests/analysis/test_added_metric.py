@@ -31,7 +31,7 @@ print(json.dumps({
 """
 
 
-def _added() -> list[str]:
+def _add() -> list[str]:
     """The files that CONTRIBUTING.md adds: the query and its test."""
     text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (diff,) = re.findall(r"```diff\n(.*?)```", text, re.DOTALL)
@@ -44,7 +44,7 @@ def test_a_file_is_all_it_takes(tmp_path: Path, sample_store: Path) -> None:
     copied = tmp_path / "npuscope"
     (installed,) = npuscope.__path__
     shutil.copytree(installed, copied, ignore=shutil.ignore_patterns("__pycache__", "moe_8_ranks"))
-    query, test = _added()
+    query, test = _add()
     (copied / "analysis" / "sql" / "steps" / "longest_steps.sql").write_text(query)
     (tmp_path / "test_longest_steps.py").write_text(test)
 

@@ -19,7 +19,7 @@ from npuscope.analysis.ranks.stragglers.blame import by_rank, rank_blame
 from npuscope.collector.store import store
 from npuscope.dashboard.locale.language import language_of
 from npuscope.dashboard.terminal.straggler_tables import ranks_table
-from tests.analysis.steps.test_step_parts import JOB, STAGE_0, captured
+from tests.analysis.steps.test_step_parts import JOB, STAGE_0, capture
 from tests.analysis.tables import keep_summaries
 
 chinese = language_of("zh")
@@ -36,7 +36,7 @@ def found_in(con: duckdb.DuckDBPyConnection, path: Path | None = None) -> list[F
 @cache
 def found_of(ranks: tuple[int, ...] = ()) -> list[Finding]:
     """Of the job's own captures, which tests ask more than once."""
-    return found_in(captured(ranks=ranks))
+    return found_in(capture(ranks=ranks))
 
 
 def test_uneven_stages_come_first_and_name_the_heavy_one() -> None:
@@ -52,14 +52,14 @@ def test_uneven_stages_come_first_and_name_the_heavy_one() -> None:
 
 @pytest.mark.slow
 def test_stages_are_known_by_the_groups_where_ranks_do_not_tell() -> None:
-    con = captured()
+    con = capture()
     con.execute("update ranks set pp_rank = null")
     assert found_in(con)[0].name == "uneven_stages"
 
 
 @pytest.mark.slow
 def test_even_stages_have_bubbles_of_their_schedule_only() -> None:
-    names = [one.name for one in found_in(captured(replace(JOB, layers_by_stage=(2, 2))))]
+    names = [one.name for one in found_in(capture(replace(JOB, layers_by_stage=(2, 2))))]
     assert "uneven_stages" not in names and "pipeline_bubble" in names
 
 

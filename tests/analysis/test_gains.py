@@ -40,9 +40,9 @@ from tests.analysis.replay.replayed_jobs import (
     SLOW_RANK,
     SMALL,
     TABLES,
-    compared,
+    compare_ranks,
     mean_of,
-    replayed,
+    replay_of,
     tables,
     true_step_ns,
 )
@@ -76,13 +76,13 @@ def check_first(base: Job, name: str, change: str, **cause: Any) -> None:
     first = findings(tables(replace(base, **cause)))[0]
     truth_ns = true_step_ns(replace(base, **cause)) - true_step_ns(base)
     assert first.name == name and first.changes[0].startswith(change)
-    gain_ns, low_ns, high_ns = known(first)
+    gain_ns, low_ns, high_ns = price(first)
     assert low_ns <= truth_ns <= high_ns
     assert gain_ns == pytest.approx(truth_ns, abs=0.015 * true_step_ns(base))
     assert truth_ns > 0.05 * true_step_ns(base)
 
 
-def known(one: Finding) -> tuple[int, int, int]:
+def price(one: Finding) -> tuple[int, int, int]:
     gain, low, high = (
         one.predicted_gain_ns, one.predicted_gain_low_ns, one.predicted_gain_high_ns
     )  # fmt: skip
@@ -101,7 +101,7 @@ def test_a_wait_of_the_host_that_leaves_little_free_is_told_for_its_gain() -> No
         # Where no gain is told, what costs less than 1 % of a step is no finding.
         alone = {one.name: one.step_share_ratio for one in findings(con, Scope(rank=0))}
     assert one.step_share_ratio is not None and one.step_share_ratio < 0.01
-    gain_ns, _, _ = known(one)
+    gain_ns, _, _ = price(one)
     assert gain_ns > (one.at_stake_ns or 0)
     for each in listed:
         is_beyond = (each.predicted_gain_ns or 0) > (each.at_stake_ns or 1 << 60)
@@ -125,7 +125,7 @@ def test_a_slow_rank_and_a_slow_kernel_come_first_with_what_they_cost() -> None:
     (slowest,) = (one for one in full if one.name == "stragglers")
     assert slowest.changes == late.changes and "most of it rank 5" in slowest.statement
     truth_ns = true_step_ns(replace(even, overloaded=5, overload_factor=2.5)) - true_step_ns(even)
-    assert known(slowest)[0] == pytest.approx(truth_ns, rel=0.1)
+    assert price(slowest)[0] == pytest.approx(truth_ns, rel=0.1)
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_no_change_is_advised_that_is_not_sure_to_gain(seed: int) -> None:
     even = Job(pp=2, tp=2, dp=4, ep=4, layers=2, expert_skew=0.0, steps=4, noise=0.02,
                memory=False, crossing=False, seed=seed)  # fmt: skip
     found = {one.name: one for one in findings(tables(even))}
-    assert all(known(one)[1] > 0 for one in found.values() if "rank:" in str(one.changes))
+    assert all(price(one)[1] > 0 for one in found.values() if "rank:" in str(one.changes))
     slowest = found.get("stragglers")
     assert (
         slowest is None or slowest.changes or "is not sure to make" in str(slowest.no_gain_reason)
@@ -171,7 +171,7 @@ def test_a_slow_link_and_a_slow_host_come_first_with_what_they_cost() -> None:
     slow = replace(SMALL, layers=4, dp=4, micro_batches=4, slow_link=(1, 5), slow_link_factor=20.0)
     listed = {one.name: one for one in findings(tables(slow))}
     assert listed["slow_links"].changes and not listed["pipeline_bubble"].changes
-    row = mean_of(tables(slow), replayed(slow), "schedule=zb-h1")
+    row = mean_of(tables(slow), replay_of(slow), "schedule=zb-h1")
     truth_ns = true_step_ns(replace(slow, schedule="zb-h1"))
     assert row["predicted_step_ns"] == pytest.approx(truth_ns, rel=0.01)
 
@@ -187,7 +187,7 @@ def test_what_is_at_stake_in_a_mean_step_is_the_mean_of_what_is_in_each() -> Non
     later = "set start_ns = start_ns + 1_000_000_000 where step > 12"
     for name, cause in (("slow_links", SLOW_END), ("slow_hosts", slow_host)):
         job = replace(MANY, steps=4, **cause)
-        con = compared(connect(), job, f"update kernels {later}", f"update comm_ops {later}")
+        con = compare_ranks(connect(), job, f"update kernels {later}", f"update comm_ops {later}")
         assert job_steps(con).filter("is_warm_up")["step"].to_list() == [12]
         every_ns, *each_ns = (
             one.at_stake_ns or 0
@@ -255,7 +255,7 @@ def test_a_gain_is_the_answer_of_whatif_to_the_same_changes() -> None:
         if one.predicted_gain_ns is None:
             continue
         changes = [parse_change(word) for word in one.changes]
-        row = whatif_steps(tables(slow), replayed(slow), changes).row(-1, named=True)
+        row = whatif_steps(tables(slow), replay_of(slow), changes).row(-1, named=True)
         assert one.predicted_gain_ns == row["replayed_step_ns"] - row["predicted_step_ns"]
         assert one.predicted_gain_high_ns == row["measured_step_ns"] - row["predicted_low_ns"]
     gained = [one.predicted_gain_ns for one in listed]
@@ -263,7 +263,7 @@ def test_a_gain_is_the_answer_of_whatif_to_the_same_changes() -> None:
     values = [-1 if gain is None else gain for gain in gained]
     assert values == sorted(values, reverse=True)
     chosen = next(one for one in findings(tables(slow), Scope(step=13)) if one.name == "late_ranks")
-    rows = whatif_steps(tables(slow), replayed(slow), [parse_change("rank:3=median")])
+    rows = whatif_steps(tables(slow), replay_of(slow), [parse_change("rank:3=median")])
     own = rows.filter(step=13).row(0, named=True)
     assert chosen.predicted_gain_ns == own["replayed_step_ns"] - own["predicted_step_ns"]
 
@@ -280,7 +280,7 @@ def test_where_a_replay_cannot_answer_the_reason_is_told(monkeypatch: pytest.Mon
     assert "operations: gains are worked out here up to 100" in told["exposed_communication"]
     for reason in told.values():
         assert say(reason) != reason
-    with closing(compared(connect(), SMALL, "delete from launches")) as bare:
+    with closing(compare_ranks(connect(), SMALL, "delete from launches")) as bare:
         reasons = [one.no_gain_reason or "" for one in findings(bare) if one.name == "device_idle"]
         assert reasons and "no launches were recorded" in reasons[0]
 
@@ -291,7 +291,7 @@ def test_stages_evened_out_gain_what_the_even_job_takes_less() -> None:
     truth_ns = true_step_ns(UNEVEN) - true_step_ns(EVEN)
     assert (first.name, first.changes) == ("uneven_stages", ("stage:all=mean",))
     assert "stage 1" in first.statement.split(",")[0]
-    gain_ns, low_ns, high_ns = known(first)
+    gain_ns, low_ns, high_ns = price(first)
     assert low_ns <= truth_ns <= high_ns
     assert gain_ns == pytest.approx(truth_ns, abs=0.01 * true_step_ns(EVEN))
     assert truth_ns > 0.05 * true_step_ns(EVEN)
@@ -301,7 +301,7 @@ def test_stages_evened_out_gain_what_the_even_job_takes_less() -> None:
 @pytest.mark.slow
 def test_a_stage_that_was_not_captured_is_named() -> None:
     gone = [f"delete from {name} where rank = 1" for name in TABLES]
-    with closing(compared(connect(), UNEVEN, *gone)) as con:
+    with closing(compare_ranks(connect(), UNEVEN, *gone)) as con:
         first = findings(con)[0]
     assert (
         first.name == "uncaptured_ranks"
@@ -314,11 +314,11 @@ def test_a_stage_that_was_not_captured_is_named() -> None:
 def test_stages_are_evened_out_without_launches_and_coordinates() -> None:
     """As a text export has it: pipeline groups alone tell the stages, and no task tells a peer."""
     told = ("delete from launches", "update ranks set pp_rank = null, tp_rank = null")
-    with closing(compared(connect(), UNEVEN, *told)) as con:
+    with closing(compare_ranks(connect(), UNEVEN, *told)) as con:
         first = findings(con)[0]
     truth_ns = true_step_ns(UNEVEN) - true_step_ns(EVEN)
     assert first.name == "uneven_stages"
-    gain_ns, low_ns, high_ns = known(first)
+    gain_ns, low_ns, high_ns = price(first)
     assert low_ns <= truth_ns <= high_ns
     assert gain_ns == pytest.approx(truth_ns, abs=0.01 * true_step_ns(EVEN))
 
@@ -402,14 +402,14 @@ def test_gaps_that_nothing_explains_may_wait_for_what_changes(
     job = captures.capture_job(long, Scope())
     assert job.residue.max() < 0.01
     for word in words:
-        truth_ns = 10 * mean_of(tables(base), replayed(base), word)["predicted_step_ns"]
+        truth_ns = 10 * mean_of(tables(base), replay_of(base), word)["predicted_step_ns"]
         row = mean_of(long, job, word)
         assert row["predicted_low_ns"] < truth_ns < row["predicted_high_ns"], word
         assert row["predicted_step_ns"] == pytest.approx(truth_ns, rel=0.001)
     # Transfers between stages without a number, as in a GPU's trace, and that nobody matches.
     frames = canonical_frames(base, tables=[name for name in TABLES if name != "comm_tasks"])
     is_transfer = pl.col("op_type").is_in(["send", "receive"])
-    truth_ns = mean_of(tables(base), replayed(base), "rank:3=median")["predicted_step_ns"]
+    truth_ns = mean_of(tables(base), replay_of(base), "rank:3=median")["predicted_step_ns"]
     alike = frames["comm_ops"].with_columns(
         name=pl.when(~is_transfer).then("name").otherwise(pl.lit("ncclDevKernel_SendRecv"))
     )
@@ -426,7 +426,7 @@ def test_gaps_that_nothing_explains_may_wait_for_what_changes(
 
     slow, plain = (replace(one, name="scattered") for one in (base, SMALL))
     scatter()
-    job = replayed(slow)
+    job = replay_of(slow)
     assert job.residue.max() > 0.5
     for other, word in (
         (plain, "rank:3=median"),

@@ -28,7 +28,7 @@ ASKED: list[object] = []
 
 
 @memoize
-def _counted(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
+def _count(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     ASKED.append(scope)
     return store.frame(con.sql("select count(*) as kernels, count(distinct rank) as ranks"
                                " from kernels"))  # fmt: skip
@@ -63,10 +63,10 @@ def target(read: Path, tmp_path: Path) -> Path:
     return shutil.copytree(read / "store", tmp_path / "store")
 
 
-def asked(target: Path, scope: Scope = ALL) -> tuple[int, int]:
+def ask(target: Path, scope: Scope = ALL) -> tuple[int, int]:
     """What a command is told: kernels and ranks."""
     with open_tables(Source(target)) as data:
-        told: tuple[int, int] = _counted(data.con, scope).row(0)
+        told: tuple[int, int] = _count(data.con, scope).row(0)
         return told
 
 
@@ -75,23 +75,23 @@ def files(target: Path) -> list[Path]:
 
 
 def test_an_answer_is_computed_once_for_all_commands(target: Path) -> None:
-    first = asked(target)
+    first = ask(target)
     assert first[1] == 3
-    assert asked(target) == first and len(ASKED) == 1
+    assert ask(target) == first and len(ASKED) == 1
     assert len(files(target)) == 1
-    asked(target, Scope("job"))
-    asked(target, Scope("job", rank=1))
+    ask(target, Scope("job"))
+    ask(target, Scope("job", rank=1))
     assert len(ASKED) == 3 and len(files(target)) == 3
     with open_tables(Source(target)) as data:
         forget(data.con, views="others")
-        _counted(data.con)
+        _count(data.con)
     assert len(ASKED) == 4
 
 
 def test_what_is_quick_is_not_kept(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memo, "WORTH_S", 60.0)
-    asked(target)
-    asked(target)
+    ask(target)
+    ask(target)
     assert len(ASKED) == 2 and not (target / ANSWERS).exists()
 
 
@@ -99,37 +99,37 @@ def test_another_version_of_the_store_has_answers_of_its_own(
     target: Path, write_profile: WriteProfile
 ) -> None:
     source = target.parent / "source"
-    first = asked(target)
+    first = ask(target)
     old = files(target)
     write_profile(source / "r3_ascend_pt", 3, [(7, "Add", "1736412474000007.250", "10.500")])
     ingest(source, target, run="job", jobs=1)
-    assert asked(target) == (first[0] + 1, 4)
+    assert ask(target) == (first[0] + 1, 4)
     assert not set(old) & set(files(target)) and len(files(target)) == 1
     shutil.rmtree(source / "r0_ascend_pt")
     ingest(source, target, run="job", jobs=1)
-    assert asked(target)[1] == 3
+    assert ask(target)[1] == 3
     known = len(ASKED)
     ingest(source, target, run="job", jobs=1)  # nothing new
-    asked(target)
+    ask(target)
     assert len(ASKED) == known == 3
 
 
 def test_what_is_merged_and_other_rules_are_other_versions(
     target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = asked(target)
+    first = ask(target)
     monkeypatch.setattr(rules, "version_of_all", lambda: "0123456789ab")
-    assert asked(target) == first and len(ASKED) == 2
+    assert ask(target) == first and len(ASKED) == 2
     assert len(list((target / ANSWERS).iterdir())) == 1  # those of other rules went
     monkeypatch.undo()
     monkeypatch.setattr(memo, "WORTH_S", 0.0)
-    asked(target)
+    ask(target)
     compact(target)
-    assert asked(target) == first
+    assert ask(target) == first
 
 
 def test_sweeping_leaves_this_version_alone(target: Path) -> None:
-    asked(target)
+    ask(target)
     (mine,) = files(target)
     for name in (f"{'0' * 16}-{'1' * 12}", "photos"):
         (target / ANSWERS / name).mkdir()
@@ -145,11 +145,11 @@ def test_sweeping_leaves_this_version_alone(target: Path) -> None:
 def test_a_damaged_answer_is_computed_again(
     target: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = asked(target)
+    first = ask(target)
     (file,) = files(target)
     whole = file.read_bytes()
     if damage == "moved":  # another question's answer
-        asked(target, Scope("job", rank=1))
+        ask(target, Scope("job", rank=1))
         (other,) = set(files(target)) - {file}
         shutil.copy(other, file)
     elif damage == "link":
@@ -166,32 +166,32 @@ def test_a_damaged_answer_is_computed_again(
         bit = whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]
         file.write_bytes({"empty": b"", "cut": cut, "bit": bit}[damage])
     known = len(ASKED)
-    assert asked(target) == first and len(ASKED) == known + 1
+    assert ask(target) == first and len(ASKED) == known + 1
     if damage not in ("folder", "huge"):
-        assert asked(target) == first and len(ASKED) == known + 1  # and kept anew
+        assert ask(target) == first and len(ASKED) == known + 1  # and kept anew
 
 
 def test_what_somebody_else_wrote_is_computed_again(target: Path) -> None:
-    first = asked(target)
+    first = ask(target)
     (file,) = files(target)
     ranks, made = file.parent.name.split("-")
     question = "\0" + repr(
-        (_counted.__module__, _counted.__qualname__, (Scope, *((type(None), None),) * 4))
+        (_count.__module__, _count.__qualname__, (Scope, *((type(None), None),) * 4))
     )
     of = Answers(target, ranks, made)
     assert read_answer(of, question) is not None
     assert keep_answer(of, question, b"no answer at all")
-    assert asked(target) == first and len(ASKED) == 2
-    assert asked(target) == first and len(ASKED) == 2
+    assert ask(target) == first and len(ASKED) == 2
+    assert ask(target) == first and len(ASKED) == 2
 
 
 def test_a_store_that_cannot_be_written_is_only_read(target: Path) -> None:
     (target / ANSWERS).write_bytes(b"")  # as on a disk that is read only, no folder can be made
-    assert asked(target) == asked(target) and len(ASKED) == 2
+    assert ask(target) == ask(target) and len(ASKED) == 2
     (target / ANSWERS).unlink()
     (target.parent / "aside").mkdir()
     (target / ANSWERS).symlink_to(target.parent / "aside")
-    asked(target)
+    ask(target)
     assert not os.listdir(target.parent / "aside")
 
 
@@ -199,14 +199,14 @@ def test_exports_and_connections_of_others_keep_nothing(target: Path) -> None:
     with closing(store.open(target, writable=target.parent)) as con:
         export(con, "duckdb", target.parent / "whole.duckdb", summaries={})
     before = sorted(target.parent.iterdir())
-    first = asked(target.parent / "whole.duckdb")
-    assert asked(target.parent / "whole.duckdb") == first and len(ASKED) == 2
+    first = ask(target.parent / "whole.duckdb")
+    assert ask(target.parent / "whole.duckdb") == first and len(ASKED) == 2
     with open_tables(Source(target), is_command=False) as data:
-        _counted(data.con)
+        _count(data.con)
     with closing(store.open(target)) as con:
         remember(con)
-        _counted(con)
-        _counted(con)
+        _count(con)
+        _count(con)
     assert len(ASKED) == 4
     assert sorted(target.parent.iterdir()) == before and not (target / ANSWERS).exists()
 

@@ -19,7 +19,7 @@ ASKED: list[object] = []
 
 
 @memoize
-def _counted(con: duckdb.DuckDBPyConnection, of: object = 0, *, by: object = ()) -> pl.DataFrame:
+def _count(con: duckdb.DuckDBPyConnection, of: object = 0, *, by: object = ()) -> pl.DataFrame:
     ASKED.append((of, by))
     return pl.DataFrame({"of": [str(of)]})
 
@@ -30,17 +30,17 @@ def test_a_frame_is_computed_once_for_a_connection_and_its_arguments() -> None:
     remember(con)
     remember(other)
     for _ in range(2):
-        assert _counted(con).item() == "0"
-        assert _counted(con, 0).item() == "0"  # the same, as told and by default
-        assert _counted(con, of=0, by=()).item() == "0"
-        assert _counted(con, 1).item() == "1"
-        assert _counted(con, True).item() == "True"  # equals 1, and is another
-        assert _counted(con, 1, by=["a", {"b": [1]}]).item() == "1"
-        assert _counted(other, 1).item() == "1"
+        assert _count(con).item() == "0"
+        assert _count(con, 0).item() == "0"  # the same, as told and by default
+        assert _count(con, of=0, by=()).item() == "0"
+        assert _count(con, 1).item() == "1"
+        assert _count(con, True).item() == "True"  # equals 1, and is another
+        assert _count(con, 1, by=["a", {"b": [1]}]).item() == "1"
+        assert _count(other, 1).item() == "1"
     assert ASKED == [(0, ()), (1, ()), (True, ()), (1, ["a", {"b": [1]}]), (1, ())]
     forget(con)
-    _counted(con, 1)
-    _counted(other, 1)
+    _count(con, 1)
+    _count(other, 1)
     assert len(ASKED) == 6
 
 
@@ -63,18 +63,18 @@ def test_only_who_says_so_is_told_what_was_computed_before() -> None:
     ASKED.clear()
     con = connect()
     for _ in range(2):
-        _counted(con)
+        _count(con)
     forget(con)
-    _counted(con)
+    _count(con)
     assert len(ASKED) == 3
 
 
 def test_what_is_put_into_a_frame_is_not_in_the_next() -> None:
     con = connect()
     remember(con)
-    first = _counted(con)
+    first = _count(con)
     first.insert_column(1, pl.Series("more", [1]))
-    assert _counted(con).columns == ["of"]
+    assert _count(con).columns == ["of"]
 
 
 def test_rows_that_come_later_are_seen_by_who_does_not_remember() -> None:
@@ -96,9 +96,9 @@ def test_answers_are_the_same_and_other_views_are_heeded() -> None:
             assert job_steps(con, here).equals(job_steps(plain, here))
             assert capture_facts(con, here).equals(capture_facts(plain, here))
     ASKED.clear()
-    _counted(con)
+    _count(con)
     open_across(None, con)
-    _counted(con)
+    _count(con)
     assert len(ASKED) == 2
 
 

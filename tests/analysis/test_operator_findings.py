@@ -13,8 +13,8 @@ from npuscope.analysis.findings.finding import Finding
 from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.findings.operator_rules import on_path
 from npuscope.analysis.replay.critical_path import types_on_path
-from tests.analysis.replay.replayed_jobs import SMALL, replayed, tables, true_step_ns
-from tests.analysis.test_gains import known
+from tests.analysis.replay.replayed_jobs import SMALL, replay_of, tables, true_step_ns
+from tests.analysis.test_gains import price
 
 
 @pytest.mark.slow
@@ -25,7 +25,7 @@ def test_the_gain_is_what_the_job_takes_less_without_the_cause(cause: str) -> No
     planted = PLANTS[cause](job, random.Random(f"90/{cause}/{job.seed}"))
     [found] = [one for one in findings(tables(planted)) if one.name == "slow_operators"]
     truth_ns = true_step_ns(replace(planted, noise=0.0)) - true_step_ns(replace(job, noise=0.0))
-    gain_ns, low_ns, high_ns = known(found)
+    gain_ns, low_ns, high_ns = price(found)
     assert low_ns <= truth_ns <= high_ns
     assert gain_ns == pytest.approx(truth_ns, rel=0.1)
     assert "of these types' time is on the critical path" in found.statement
@@ -41,7 +41,7 @@ def test_what_runs_beneath_other_work_is_to_be_left(word: str, is_hidden: bool) 
         pl.DataFrame(), "", (word,),
     )  # fmt: skip
     kernels = pl.DataFrame({"type": ["DSAGenBitMask", "MatMulV3"], "total_ns": [1e6, 1e6]})
-    path = types_on_path(replayed(SMALL))
+    path = types_on_path(replay_of(SMALL))
     said = on_path(base, kernels, path, 1e9)
     assert said.advice.startswith("Leave it for now") is is_hidden
     assert (said.advice == "Change it.") is not is_hidden

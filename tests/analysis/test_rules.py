@@ -44,7 +44,7 @@ print(*sorted(name for name in sys.modules if name.startswith("npuscope.analysis
 
 
 @pytest.fixture(scope="module")
-def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The rooms whose files hold rules, to be changed."""
     folder = tmp_path_factory.mktemp("copied") / "npuscope"
     (installed,) = npuscope.__path__
@@ -53,8 +53,8 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_copy_has_the_same_version(copied: Path) -> None:
-    assert rules.version(ACROSS, root=copied) == derive.version()
+def test_a_copy_has_the_same_version(rooms: Path) -> None:
+    assert rules.version(ACROSS, root=rooms) == derive.version()
 
 
 @pytest.mark.parametrize(
@@ -75,40 +75,40 @@ def test_a_copy_has_the_same_version(copied: Path) -> None:
         "collector/readers/expert_load/load_frames.py",
     ],
 )
-def test_results_over_all_ranks_follow_what_they_reach(copied: Path, file: str) -> None:
-    before = rules.version(ACROSS, root=copied)
-    text = (copied / file).read_text()
-    (copied / file).write_text(f"{text}\n")
-    assert rules.version(ACROSS, root=copied) != before
-    (copied / file).write_text(text)
-    assert rules.version(ACROSS, root=copied) == before
+def test_results_over_all_ranks_follow_what_they_reach(rooms: Path, file: str) -> None:
+    before = rules.version(ACROSS, root=rooms)
+    text = (rooms / file).read_text()
+    (rooms / file).write_text(f"{text}\n")
+    assert rules.version(ACROSS, root=rooms) != before
+    (rooms / file).write_text(text)
+    assert rules.version(ACROSS, root=rooms) == before
 
 
-def test_what_sql_says_in_comments_leaves_them(copied: Path) -> None:
-    before = rules.version(ACROSS, root=copied)
-    file = copied / "analysis" / "sql" / "steps" / "steps.sql"
+def test_what_sql_says_in_comments_leaves_them(rooms: Path) -> None:
+    before = rules.version(ACROSS, root=rooms)
+    file = rooms / "analysis" / "sql" / "steps" / "steps.sql"
     text = file.read_text()
     assert text.count("-- title: ") == 1
     file.write_text(text.replace("-- title: ", "-- title: Other "))
-    assert rules.version(ACROSS, root=copied) == before
+    assert rules.version(ACROSS, root=rooms) == before
     file.write_text(text)
 
 
 @pytest.mark.parametrize("file", ["analysis/sql/memory/memory.sql", "analysis/flops/peaks.py"])
-def test_what_they_do_not_reach_leaves_them(copied: Path, file: str) -> None:
-    before = rules.version(ACROSS, root=copied)
-    text = (copied / file).read_text()
-    (copied / file).write_text(f"{text}\n")
-    assert rules.version(ACROSS, root=copied) == before
-    (copied / file).write_text(text)
+def test_what_they_do_not_reach_leaves_them(rooms: Path, file: str) -> None:
+    before = rules.version(ACROSS, root=rooms)
+    text = (rooms / file).read_text()
+    (rooms / file).write_text(f"{text}\n")
+    assert rules.version(ACROSS, root=rooms) == before
+    (rooms / file).write_text(text)
 
 
-def test_what_an_editor_leaves_beside_them_is_no_rule(copied: Path) -> None:
-    lock = copied / "analysis" / "sql" / "steps" / ".#steps.sql"
+def test_what_an_editor_leaves_beside_them_is_no_rule(rooms: Path) -> None:
+    lock = rooms / "analysis" / "sql" / "steps" / ".#steps.sql"
     lock.symlink_to("nobody@nowhere")
-    assert "analysis/sql/steps/steps.sql" in rules._places(copied).values()
-    assert not any(".#" in place for place in rules._places.__wrapped__(copied).values())
-    assert rules.version(ACROSS, root=copied)
+    assert "analysis/sql/steps/steps.sql" in rules._places(rooms).values()
+    assert not any(".#" in place for place in rules._places.__wrapped__(rooms).values())
+    assert rules.version(ACROSS, root=rooms)
     lock.unlink()
 
 
@@ -125,7 +125,7 @@ def test_every_module_is_found_that_computing_them_loads() -> None:
 
 
 @pytest.mark.slow
-def test_results_are_computed_again_where_a_rule_has_changed(copied: Path, tmp_path: Path) -> None:
+def test_results_are_computed_again_where_a_rule_has_changed(rooms: Path, tmp_path: Path) -> None:
     job = small(name="ruled", ranks_per_host=2, steps=1, memory=False, comm_tasks=False)
     write_job(job, tmp_path / "source", forms=("text",))
     ingest(tmp_path / "source", tmp_path / "store", run="job", summarise=summarise, jobs=1)
@@ -134,7 +134,7 @@ def test_results_are_computed_again_where_a_rule_has_changed(copied: Path, tmp_p
         """Files of the results that the copied package reads."""
         subprocess.run(
             [sys.executable, "-c", ASKED, str(tmp_path / "store")],
-            check=True, env={"PYTHONPATH": str(copied.parent)}, cwd=tmp_path,
+            check=True, env={"PYTHONPATH": str(rooms.parent)}, cwd=tmp_path,
         )  # fmt: skip
         (manifest,) = tmp_path.glob(f"store/run=*/capture=*/{DERIVED}/{MANIFEST}")
         tables = json.loads(manifest.read_text())["tables"].values()
@@ -143,6 +143,6 @@ def test_results_are_computed_again_where_a_rule_has_changed(copied: Path, tmp_p
     before = computed()
     assert before
     assert computed() == before
-    rule = copied / "analysis" / "experts" / "load" / "from_trace.py"
+    rule = rooms / "analysis" / "experts" / "load" / "from_trace.py"
     rule.write_text(f"{rule.read_text()}\nCHANGED = True\n")
     assert not set(computed()) & set(before)

@@ -67,7 +67,7 @@ def links(rank: int) -> list[Row]:
              "op_type": "allReduce", "name": "a", "group_hash": "1"}]  # fmt: skip
 
 
-def measured(rank: int) -> list[Row]:
+def measure(rank: int) -> list[Row]:
     """The operation that `links` are of."""
     return [{"rank": rank, "step": 1, "name": "a", "op_type": "allReduce", "group_hash": "1",
              "start_ns": 5, "dur_ns": 40}]  # fmt: skip
@@ -100,7 +100,7 @@ def test_ranks_one_by_one_give_what_all_at_once_give(tmp_path: Path) -> None:
             fill(con, "operator_memory", blocks(rank))
             fill(con, "comm_matrix", pairs(rank))
             fill(con, "comm_links", links(rank))
-            fill(con, "comm_ops", measured(rank))
+            fill(con, "comm_ops", measure(rank))
             fill(con, "host_ops", [
                 {"rank": rank, "kind": "gc", "name": "GC", "start_ns": 1, "dur_ns": rank + 1}
             ])  # fmt: skip

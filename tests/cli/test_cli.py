@@ -26,7 +26,7 @@ STEP_COLUMNS = (
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, write_profile: Callable[..., Path]) -> Path:
+def store(tmp_path_factory: pytest.TempPathFactory, write_profile: Callable[..., Path]) -> Path:
     """A folder with a `profile` and the `cache` of those who leave both as they are."""
     folder = tmp_path_factory.mktemp("shared")
     for rank in range(2):
@@ -35,8 +35,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory, write_profile: Callable[...
 
 
 @pytest.fixture
-def profile(shared: Path) -> Path:
-    return shared / "profile"
+def profile(store: Path) -> Path:
+    return store / "profile"
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def script_in(folder: Path) -> Path:
     return script
 
 
-def started(
+def start(
     folder: Path, *arguments: object, settings: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """npuscope as its installed command starts it: a script in a folder of its own."""
@@ -61,7 +61,7 @@ def started(
 def test_reading_processes(folder: Path, profile: Path) -> None:
     for name in STANDARD:
         (folder / f"{name}.py").write_text("raise ImportError('imported from here')")
-    done = started(folder, "steps", profile, "--jobs", "2", "--json")
+    done = start(folder, "steps", profile, "--jobs", "2", "--json")
     assert done.returncode == 0, done.stderr
     assert '"rank":1' in done.stdout and "imported from here" not in done.stderr
 
@@ -69,7 +69,7 @@ def test_reading_processes(folder: Path, profile: Path) -> None:
 @pytest.mark.slow
 def test_an_empty_entry_of_the_path(folder: Path, profile: Path) -> None:
     """`PYTHONPATH=$PYTHONPATH:x`, where it was not set before, names the current folder."""
-    done = started(folder, "steps", profile, settings={"PYTHONPATH": f":{REPOSITORY}"})
+    done = start(folder, "steps", profile, settings={"PYTHONPATH": f":{REPOSITORY}"})
     assert done.returncode == 0, done.stderr
 
 
@@ -110,7 +110,7 @@ def test_the_server_and_its_pages(
     pytest.importorskip("streamlit")
     pytest.importorskip("playwright")
     from tests.dashboard.app.served_pages import CHROMIUM, chromium, visit
-    from tests.dashboard.app.started_server import started as started_server
+    from tests.dashboard.app.started_server import start as started_server
 
     if importlib.util.find_spec("npuscope") is None or not CHROMIUM:
         pytest.skip("npuscope is not installed, or Chromium is not")

@@ -25,7 +25,7 @@ COMMANDS = (
 JOB = Job(name="two", layers=2, dp=1, pp=2, ep=1, experts=0, steps=2, micro_batches=2, seed=4)
 
 
-def said(run: Run, target: Path, words: tuple[str, ...]) -> tuple[int, str, str]:
+def answer_of(run: Run, target: Path, words: tuple[str, ...]) -> tuple[int, str, str]:
     verb, *options = words
     done = run(verb, target, *options)
     assert done.code == 0, done.err
@@ -36,7 +36,7 @@ def require_same(
     run: Run, target: Path, monkeypatch: pytest.MonkeyPatch, commands: tuple[tuple[str, ...], ...]
 ) -> list[str]:
     """What commands say, computed; asserts that they say it when it is kept, and kept it was."""
-    computed = [said(run, target, words) for words in commands]
+    computed = [answer_of(run, target, words) for words in commands]
     told: list[str] = []
     keep = answers.keep_answer
 
@@ -47,10 +47,10 @@ def require_same(
     with monkeypatch.context() as patched:
         patched.setattr(memo, "WORTH_S", 0.0)
         patched.setattr(answers, "keep_answer", keeping)
-        assert [said(run, target, words) for words in commands] == computed
+        assert [answer_of(run, target, words) for words in commands] == computed
         assert len(told) == len(set(told)) > 10
         told.clear()
-        assert [said(run, target, words) for words in commands] == computed
+        assert [answer_of(run, target, words) for words in commands] == computed
         assert not told
     return [out for _, out, _ in computed]
 

@@ -21,7 +21,7 @@ ONLY_ON_NPUS = (
 
 
 @pytest.fixture
-def told(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def answer_of(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """What a command that succeeds says; both of its outputs."""
     monkeypatch.setenv("COLUMNS", "160")
 
@@ -44,16 +44,16 @@ def gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_every_answer_is_without_words_of_npus(
-    told: Callable[..., str], gpus: Path, tmp_path: Path
+    answer_of: Callable[..., str], gpus: Path, tmp_path: Path
 ) -> None:
-    told("ingest", gpus, "--store", tmp_path / "store")
+    answer_of("ingest", gpus, "--store", tmp_path / "store")
     page = tmp_path / "page.html"
     for command in (
         "report", "findings", "steps", "kernels --by name", "kernels --by type",
         f"report --html {page} --lang zh", "doctor",
     ):  # fmt: skip
         verb, *options = command.split()
-        text = told(verb, tmp_path / "store", *options)
+        text = answer_of(verb, tmp_path / "store", *options)
         assert [word for word in ONLY_ON_NPUS if word in text] == [], command
         assert "nccl" not in text or verb != "kernels", command
     assert [word for word in ONLY_ON_NPUS if word in page.read_text()] == []

@@ -21,7 +21,7 @@ def profile(tmp_path: Path, write_profile: Callable[..., Path]) -> Path:
 RUNS = "select distinct run from kernels"
 
 
-def _torn(run: Run, profile: Path, tmp_path: Path) -> Path:
+def _tear(run: Run, profile: Path, tmp_path: Path) -> Path:
     """A store with a run `b` and one, `a`, of which a file is torn."""
     target = tmp_path / "store"
     for name in ("a", "b"):
@@ -34,7 +34,7 @@ def _torn(run: Run, profile: Path, tmp_path: Path) -> Path:
 def test_files_of_a_run_that_are_gone_are_told_by_all_who_read_it(
     run: Run, profile: Path, tmp_path: Path
 ) -> None:
-    target = _torn(run, profile, tmp_path)
+    target = _tear(run, profile, tmp_path)
     # By those that read two places, or write a file, too: which is written, and tells it.
     comment = tmp_path / "comment.md"
     limited = ("--limit", "step_time=+3 %", "--markdown", "-o", comment)
@@ -63,7 +63,7 @@ def test_files_of_a_run_that_are_gone_are_told_by_all_who_read_it(
 def test_a_run_is_read_though_files_of_another_are_gone(
     run: Run, run_apart: Run, profile: Path, tmp_path: Path
 ) -> None:
-    target = _torn(run, profile, tmp_path)
+    target = _tear(run, profile, tmp_path)
     told = run("steps", target, "--run", "b", "--json")
     before = told.json()["rows"]
     whole = run("steps", profile, "--json").json()["rows"]

@@ -37,7 +37,7 @@ def staging(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+def trace_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
     """What the reader makes of the written timeline, to look at only."""
     folder = tmp_path_factory.mktemp("written")
     path = written_traces.write(folder / "trace_view.json", written_traces.TRACE)
@@ -88,7 +88,7 @@ class Staged:
 
 
 @pytest.fixture
-def staged(staging: duckdb.DuckDBPyConnection, tmp_path: Path) -> Staged:
+def stage(staging: duckdb.DuckDBPyConnection, tmp_path: Path) -> Staged:
     return Staged(staging, tmp_path)
 
 

@@ -39,7 +39,7 @@ from npuscope.collector.watch.folders import READY, judge, look
 from npuscope.collector.watch.follow_logs import Tail, read_on
 from npuscope.collector.watch.watch import LOCK, turn
 from npuscope.collector.watch.watch_state import WATCH_STATE, WatchState, read_watch_state
-from tests.collector.ingest.in_time import ended
+from tests.collector.ingest.in_time import end
 
 
 def a_pipe(path: Path) -> None:
@@ -69,14 +69,14 @@ def as_source(path: Path) -> SourceFile:
     return SourceFile(str(path), path.stat().st_size, 0)
 
 
-def judged(path: Path) -> str:
+def verdict_of(path: Path) -> str:
     (path.parent / "ASCEND_PROFILER_OUTPUT").mkdir()
     verdict = judge(look(path.parent), is_quiet=True)
     assert verdict.kind != "finished" or path.name not in look(path.parent).sizes
     return verdict.kind
 
 
-def identified(path: Path) -> None:
+def identify_file(path: Path) -> None:
     found = identify(path.parent, "pytorch", {"profiler_info": (as_source(path),)})
     assert found.rank == 3 and any("profiler_info" in warning for warning in found.warnings)
 
@@ -90,8 +90,8 @@ READERS: dict[str, Callable[[Path], object]] = {
     MARKER: lambda path: check_layout(path.parent),
     retention.DROPPED_CAPTURES: lambda path: retention.read_dropped(path.parent),
     f"run=a/{plan._REQUEST}": lambda path: plan._earlier_selection(path.parents[1], "a", path),
-    READY: judged,
-    "profiler_info_3.json": identified,
+    READY: verdict_of,
+    "profiler_info_3.json": identify_file,
     "profiler_info_5.json": lambda path: read_info(str(path), ReadLog()),
     "profiler_metadata.json": lambda path: read_metadata(str(path), ReadLog()),
     "start_info": lambda path: identity.session_ns([str(path)], 0),
@@ -109,7 +109,7 @@ def test_no_small_file_hangs_its_reader_or_fills_its_memory(
     path = tmp_path / "folder" / name
     path.parent.mkdir(parents=True)
     spoil(path)
-    ended(lambda: READERS[name](path))
+    end(lambda: READERS[name](path))
 
 
 @pytest.mark.parametrize("spoil", [a_pipe, a_device])
@@ -117,7 +117,7 @@ def test_a_log_that_is_a_pipe_is_not_followed(
     tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:
     spoil(tmp_path / "log")
-    told = ended(lambda: read_on(Tail(tmp_path / "log")))
+    told = end(lambda: read_on(Tail(tmp_path / "log")))
     assert isinstance(told, OSError) and told.strerror == "it is not a regular file"
 
 
@@ -127,7 +127,7 @@ def test_a_cache_with_a_pipe_is_listed(tmp_path: Path, monkeypatch: pytest.Monke
     create_store(store)
     a_pipe(store / "npuscope-source.txt")
     (store / "npuscope-used.txt").write_text("yesterday")
-    [one] = ended(cached_stores)
+    [one] = end(cached_stores)
     assert (one.source, one.used_at) == ("unknown", 0)
 
 
@@ -175,6 +175,6 @@ def test_a_rank_with_a_pipe_for_its_description_is_read(tmp_path: Path) -> None:
         {"profiler_info": (as_source(tmp_path / "profiler_info_0.json"),)},
     )
     log = ReadLog()
-    info = ended(lambda: read_info(source.paths("profiler_info")[0], log))
+    info = end(lambda: read_info(source.paths("profiler_info")[0], log))
     assert info.level is None
     assert log.warnings == ["profiler_info_0.json: opening: it is not a regular file"]

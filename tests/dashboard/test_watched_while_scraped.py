@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.collector.watch.test_watch_faults import wait_for, watching
-from tests.collector.watch.watched_folders import published, write_capture
-from tests.dashboard.exporter.scraping import exporting
+from tests.collector.watch.test_watch_faults import wait_for, watch_folder
+from tests.collector.watch.watched_folders import ranks_in, write_capture
+from tests.dashboard.exporter.scraping import export
 
 pytestmark = pytest.mark.slow
 log_of_tests = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def resting_mb(pid: int) -> float:
 
 
 def _has(target: Path, count: int) -> bool:
-    return len(published(target)) == count
+    return len(ranks_in(target)) == count
 
 
 def _shows(port: int, count: int) -> bool:
@@ -76,13 +76,13 @@ def test_captures_land_under_scrapers_and_memory_stays(
     root, target, log = tmp_path / "job", tmp_path / "store", tmp_path / "log"
     root.mkdir()
     few = max(2, captures // 5)
-    with watching(root, target, log) as watcher, exporting(target) as one:
+    with watch_folder(root, target, log) as watcher, export(target) as one:
         with scrapers(one.port, clients) as took_s:
             sizes: list[tuple[float, float]] = []
             # The first ones land one by one: an exporter that gathered once or twice is smaller
             # than one at work, whatever it gathered.
             for until in (*range(1, few + 1), captures):
-                for number in range(len(published(target)), until):
+                for number in range(len(ranks_in(target)), until):
                     write_capture(root / f"h_{number}_ascend_pt", 0, number)
                 wait_for(partial(_has, target, until), log)
                 # What is measured has been gathered, not only published.

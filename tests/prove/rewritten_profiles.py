@@ -55,7 +55,7 @@ def _write_table(path: Path, rows: Iterable[list[str]]) -> None:
     path.write_text(text.getvalue(), encoding="utf-8", newline="")
 
 
-def _opened(path: Path) -> closing[sqlite3.Connection]:
+def _open_database(path: Path) -> closing[sqlite3.Connection]:
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     return closing(sqlite3.connect(path, isolation_level=None))
@@ -92,7 +92,7 @@ def later(folder: Path) -> None:
             info["end_info"]["collectionTimeEnd"] += LATER_US * 1000
         path.write_text(json.dumps(info))
     for path in databases(folder):
-        with _opened(path) as db:
+        with _open_database(path) as db:
             for table, columns in _tables(db):
                 for column in _DB_TIMES & set(columns):
                     moved_ns = f'cast("{column}" as integer) + {LATER_US * 1000}'
@@ -116,7 +116,7 @@ def _later(cell: str) -> str:
     return f"{int(found[1]) + LATER_US}{found[2]}{found[3]}"
 
 
-def shuffled(folder: Path) -> None:
+def shuffle(folder: Path) -> None:
     """Rows, events and operations in another order."""
     chance = random.Random(11)
     for path in csv_files(folder):
@@ -128,17 +128,17 @@ def shuffled(folder: Path) -> None:
         chance.shuffle(events)
         path.write_text(json.dumps(events, ensure_ascii=False), encoding="utf-8")
     for path in folder.rglob("*communication*.json"):
-        path.write_text(json.dumps(_stirred(json.loads(path.read_text()), chance)))
+        path.write_text(json.dumps(_stir(json.loads(path.read_text()), chance)))
     for path in databases(folder):
-        with _opened(path) as db:
+        with _open_database(path) as db:
             for table, columns in _tables(db):
                 _replace(db, table, columns, lambda rows: chance.sample(rows, len(rows)))
 
 
-def _stirred(value: Any, chance: random.Random) -> Any:
+def _stir(value: Any, chance: random.Random) -> Any:
     if not isinstance(value, dict):
         return value
-    items = [(key, _stirred(inner, chance)) for key, inner in value.items()]
+    items = [(key, _stir(inner, chance)) for key, inner in value.items()]
     return dict(chance.sample(items, len(items)))
 
 
@@ -205,7 +205,7 @@ def without_optional(folder: Path) -> None:
         kept = [n for n, title in enumerate(titles) if title.strip() not in dropped]
         _write_table(path, [[row[n] for n in kept if n < len(row)] for row in (titles, *rows)])
     for path in databases(folder):
-        with _opened(path) as db:
+        with _open_database(path) as db:
             for table, columns in list(_tables(db)):
                 for column in OPTIONAL.get(table, {}):
                     if column in columns:
@@ -243,7 +243,7 @@ def of_another_year(folder: Path) -> None:
                 event["name"] = f"{other}@{name}"
         path.write_text(json.dumps(events, ensure_ascii=False), encoding="utf-8")
     for path in databases(folder):
-        with _opened(path) as db:
+        with _open_database(path) as db:
             tables = dict(_tables(db))
             if "ENUM_API_TYPE" in tables:
                 told = "case name when 'hccl' then 'communication' else 'hccl' end"
@@ -262,7 +262,7 @@ def twice(folder: Path) -> None:
         events = json.loads(path.read_text(encoding="utf-8"))
         path.write_text(json.dumps([*events, *events], ensure_ascii=False), encoding="utf-8")
     for path in databases(folder):
-        with _opened(path) as db:
+        with _open_database(path) as db:
             for table, columns in _tables(db):
                 keys = db.execute(f'pragma table_info("{table}")').fetchall()
                 if table != "STRING_IDS" and not any(row[5] for row in keys):

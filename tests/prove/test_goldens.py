@@ -42,7 +42,7 @@ GOLDEN_OF = {
 
 
 @pytest.fixture(scope="module")
-def opened(
+def stores(
     real_stores: Callable[[str], Path],
 ) -> Iterator[dict[str, duckdb.DuckDBPyConnection]]:
     cons = {name: store.open(real_stores(name)) for name in SETS}
@@ -63,11 +63,11 @@ def golden_step(goldens: dict[str, Any], name: str, rank: int) -> tuple[int, dic
 
 @pytest.mark.parametrize(("name", "rank"), RANKS)
 def test_steps(
-    opened: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any], name: str, rank: int
+    stores: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any], name: str, rank: int
 ) -> None:
     step, golden, off_ns = golden_step(goldens, name, rank)
 
-    (row,) = query.steps(opened[name], Scope(rank=rank)).to_dicts()
+    (row,) = query.steps(stores[name], Scope(rank=rank)).to_dicts()
 
     assert (row["step"], row["basis"]) == (step, "events")
     for ours, theirs in GOLDEN_OF.items():
@@ -78,11 +78,11 @@ def test_steps(
 
 @pytest.mark.parametrize(("name", "rank"), [r for r in RANKS if "text" in r[0]])
 def test_windows_of_text_come_from_the_step_mark(
-    opened: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any], name: str, rank: int
+    stores: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any], name: str, rank: int
 ) -> None:
     ((_, forms),) = goldens[name][str(rank)]["steps"].items()
 
-    (row,) = query.steps(opened[name], Scope(rank=rank)).to_dicts()
+    (row,) = query.steps(stores[name], Scope(rank=rank)).to_dicts()
 
     if "profiler_step" in forms:
         (mark,) = forms["profiler_step"]
@@ -97,25 +97,25 @@ def test_windows_of_text_come_from_the_step_mark(
         assert abs(row["preparing_ns"] - float(forms["tool"]["Preparing"]) * 1000) <= 400
 
 
-def test_qwen3_is_exact_where_floats_are_not(opened: dict[str, duckdb.DuckDBPyConnection]) -> None:
-    (row,) = query.steps(opened[SETS[-1]], Scope(rank=0)).to_dicts()
+def test_qwen3_is_exact_where_floats_are_not(stores: dict[str, duckdb.DuckDBPyConnection]) -> None:
+    (row,) = query.steps(stores[SETS[-1]], Scope(rank=0)).to_dicts()
 
     assert row["computing_ns"] == 231_290_100
 
 
-def test_qwen3s_pipeline_has_bubbles(opened: dict[str, duckdb.DuckDBPyConnection]) -> None:
+def test_qwen3s_pipeline_has_bubbles(stores: dict[str, duckdb.DuckDBPyConnection]) -> None:
     """Its stages exchange by batch_isend_irecv alone; the profiler's own Bubble stays 0."""
-    (row,) = query.steps(opened[SETS[-1]], Scope(rank=0)).to_dicts()
+    (row,) = query.steps(stores[SETS[-1]], Scope(rank=0)).to_dicts()
 
     assert (row["bubble_ns"], row["profiler_bubble_ns"]) == (313_877_800, 0)
 
 
 def test_a_light_rank_answers_from_the_producers_table(
-    opened: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any]
+    stores: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any]
 ) -> None:
     tool = goldens[SETS[-1]]["1"]["steps"]["13"]["tool"]
 
-    (row,) = query.steps(opened[SETS[-1]], Scope(rank=1)).to_dicts()
+    (row,) = query.steps(stores[SETS[-1]], Scope(rank=1)).to_dicts()
 
     assert (row["basis"], row["step"]) == ("profiler_table", 13)
     assert row["computing_ns"] == round(float(tool["Computing"]) * 1000)
@@ -129,10 +129,10 @@ def test_a_light_rank_answers_from_the_producers_table(
 
 @pytest.mark.parametrize(("name", "rank"), RANKS)
 def test_kernels(
-    opened: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any], name: str, rank: int
+    stores: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any], name: str, rank: int
 ) -> None:
     step, golden, _ = golden_step(goldens, name, rank)
-    con = opened[name]
+    con = stores[name]
 
     for by in ("name", "type"):
         rows = query.kernels(con, Scope(rank=rank, step=step), by=by).to_dicts()
@@ -153,17 +153,17 @@ def test_kernels(
 
 @pytest.mark.parametrize(("name", "rank"), RANKS)
 def test_percentiles_are_the_nearest_rank(
-    opened: dict[str, duckdb.DuckDBPyConnection], name: str, rank: int
+    stores: dict[str, duckdb.DuckDBPyConnection], name: str, rank: int
 ) -> None:
     durations: dict[str | None, list[int]] = defaultdict(list)
-    found = opened[name].execute(
+    found = stores[name].execute(
         "select name, dur_ns from kernels where rank = ? and is_compute and step is not null",
         [rank],
     )
     for kernel, dur_ns in found.fetchall():
         durations[kernel].append(dur_ns)
 
-    rows = query.kernels(opened[name], Scope(rank=rank), by="name").to_dicts()
+    rows = query.kernels(stores[name], Scope(rank=rank), by="name").to_dicts()
 
     assert len(rows) == len(durations)
     for row in rows:
@@ -177,11 +177,11 @@ def test_percentiles_are_the_nearest_rank(
 
 @pytest.mark.parametrize(("name", "rank"), RANKS)
 def test_communication_by_type(
-    opened: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any], name: str, rank: int
+    stores: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any], name: str, rank: int
 ) -> None:
     step, golden, off_ns = golden_step(goldens, name, rank)
     totals: dict[str, list[int]] = {}
-    rows = query.comm(opened[name], Scope(rank=rank, step=step), by="type").to_dicts()
+    rows = query.comm(stores[name], Scope(rank=rank, step=step), by="type").to_dicts()
     for row in rows:
         totals[row["op_type"]] = [row["op_count"], row["total_ns"]]
 
@@ -195,21 +195,21 @@ def test_communication_by_type(
         unions[f"comm_{kind}_union_ns"] += row["union_ns"]
     known = unions.keys() & golden.keys()
     assert all(abs(unions[kind] - golden[kind]) <= off_ns for kind in known)
-    [steps] = query.steps(opened[name], Scope(rank=rank, step=step)).to_dicts()
+    [steps] = query.steps(stores[name], Scope(rank=rank, step=step)).to_dicts()
     for by in ("kind", "type", "op"):
-        frame = query.comm(opened[name], Scope(rank=rank, step=step), by=by)
+        frame = query.comm(stores[name], Scope(rank=rank, step=step), by=by)
         assert frame["exposed_attributed_ns"].sum() == steps["exposed_communication_ns"]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("name", [SETS[1], SETS[4]])
 def test_what_hccl_measured(
-    opened: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any], name: str, rank: int
+    stores: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any], name: str, rank: int
 ) -> None:
     """Rank 1 of the last set has HCCL's measurements, but no operation of its own."""
     ((_, categories),) = goldens[name][str(rank)]["communication"].items()
     by_type = {kind: figures for c in categories.values() for kind, figures in c["by_type"].items()}
-    rows = query.comm(opened[name], Scope(rank=rank), by="type").to_dicts()
+    rows = query.comm(stores[name], Scope(rank=rank), by="type").to_dicts()
     assert {row["op_type"] for row in rows} == set(by_type)
     for row in rows:
         golden = by_type[row["op_type"]]
@@ -219,7 +219,7 @@ def test_what_hccl_measured(
         if row["union_ns"] is None:
             assert row["total_ns"] == round(golden["elapse_ms"] * 1e6)
     told = "synchronization_ns, idle_ns, measured_count, op_count"
-    found = opened[name].execute(
+    found = stores[name].execute(
         f"select {told} from comm_summary where by_key = 'op' and rank = ?", [rank]
     )
     synchronization, idle, measured, count = zip(*found.fetchall(), strict=True)

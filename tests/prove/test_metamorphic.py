@@ -92,7 +92,7 @@ def plain(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
 
 
 @pytest.fixture
-def changed(real_data: Path, tmp_path: Path) -> Callable[..., Told]:
+def rewriter(real_data: Path, tmp_path: Path) -> Callable[..., Told]:
     """A set after its files were rewritten in place."""
 
     def told(name: str, rewrite: Callable[[Path], None], later_ns: int = 0) -> Told:
@@ -120,8 +120,8 @@ def assert_same(ours: Told, plain: Told, but: frozenset[str] = frozenset()) -> N
 
 
 @pytest.mark.parametrize("name", list(PLACES))
-def test_later(plain: Any, changed: Any, name: str) -> None:
-    ours = changed(name, rewritten.later, rewritten.LATER_US * 1000)
+def test_later(plain: Any, rewriter: Any, name: str) -> None:
+    ours = rewriter(name, rewritten.later, rewritten.LATER_US * 1000)
 
     # The old layout tells its session in files that count from the host's start: they stay.
     but = frozenset({"ranks"} if name in OLD else ())
@@ -130,27 +130,27 @@ def test_later(plain: Any, changed: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(PLACES))
-@pytest.mark.parametrize("rewrite", [rewritten.shuffled, rewritten.by_a_spreadsheet])
+@pytest.mark.parametrize("rewrite", [rewritten.shuffle, rewritten.by_a_spreadsheet])
 def test_written_otherwise(
-    plain: Any, changed: Any, name: str, rewrite: Callable[[Path], None]
+    plain: Any, rewriter: Any, name: str, rewrite: Callable[[Path], None]
 ) -> None:
-    assert_same(changed(name, rewrite), plain(name))
+    assert_same(rewriter(name, rewrite), plain(name))
 
 
 @pytest.mark.parametrize("name", [*TEXT, *DATABASES])
-def test_a_producer_of_another_year_says_the_same(plain: Any, changed: Any, name: str) -> None:
-    assert_same(changed(name, rewritten.of_another_year), plain(name))
+def test_a_producer_of_another_year_says_the_same(plain: Any, rewriter: Any, name: str) -> None:
+    assert_same(rewriter(name, rewritten.of_another_year), plain(name))
 
 
 @pytest.mark.parametrize("name", list(TEXT))
-def test_tables_in_slices(plain: Any, changed: Any, name: str) -> None:
-    assert_same(changed(name, rewritten.in_slices), plain(name))
+def test_tables_in_slices(plain: Any, rewriter: Any, name: str) -> None:
+    assert_same(rewriter(name, rewritten.in_slices), plain(name))
 
 
 @pytest.mark.parametrize("name", [*DATABASES, *TEXT])
-def test_optional_columns_cost_only_themselves(plain: Any, changed: Any, name: str) -> None:
+def test_optional_columns_cost_only_themselves(plain: Any, rewriter: Any, name: str) -> None:
     lost = {told for columns in rewritten.OPTIONAL.values() for told in columns.values()}
-    ours, theirs = changed(name, rewritten.without_optional), plain(name)
+    ours, theirs = rewriter(name, rewritten.without_optional), plain(name)
 
     unknown: set[str] = set()
     for table, rows in theirs.tables.items():
@@ -169,8 +169,8 @@ def test_optional_columns_cost_only_themselves(plain: Any, changed: Any, name: s
 
 
 @pytest.mark.parametrize("name", [*TEXT, *DATABASES, *OLD])
-def test_everything_twice(plain: Any, changed: Any, name: str) -> None:
-    ours, theirs = changed(name, rewritten.twice), plain(name)
+def test_everything_twice(plain: Any, rewriter: Any, name: str) -> None:
+    ours, theirs = rewriter(name, rewritten.twice), plain(name)
 
     assert ours.steps == theirs.steps and theirs.steps
     if name in OLD:
@@ -179,5 +179,5 @@ def test_everything_twice(plain: Any, changed: Any, name: str) -> None:
     assert Counter(str(row) for row in ours.tables["kernels"]) == kernels + kernels
 
 
-def test_results_twice_are_the_same(plain: Any, changed: Any) -> None:
-    assert_same(changed("cluster16_pp2", rewritten.twice), plain("cluster16_pp2"))
+def test_results_twice_are_the_same(plain: Any, rewriter: Any) -> None:
+    assert_same(rewriter("cluster16_pp2", rewritten.twice), plain("cluster16_pp2"))

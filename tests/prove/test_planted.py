@@ -77,7 +77,7 @@ CASES = [
 
 
 @pytest.fixture(scope="module", params=CASES)
-def planted(
+def job_truth(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Planted]:
     """Truth of a job, and the job read from one form."""
@@ -102,8 +102,8 @@ def _by_place(frame: pl.DataFrame) -> dict[tuple[Any, ...], pl.DataFrame]:
     return frame.partition_by("rank", "step", as_dict=True)
 
 
-def test_steps(planted: Planted) -> None:
-    truth, con = planted
+def test_steps(job_truth: Planted) -> None:
+    truth, con = job_truth
 
     rows = query.steps(con).to_dicts()
 
@@ -120,8 +120,8 @@ def test_steps(planted: Planted) -> None:
         assert row["masking_ratio"] == pytest.approx(figures["masking_ratio"], abs=1e-12)
 
 
-def test_steps_add_up_to_the_whole(planted: Planted) -> None:
-    truth, con = planted
+def test_steps_add_up_to_the_whole(job_truth: Planted) -> None:
+    truth, con = job_truth
     frame = query.steps(con)
 
     for rank, facts in truth["ranks"].items():
@@ -130,8 +130,8 @@ def test_steps_add_up_to_the_whole(planted: Planted) -> None:
             assert rows[name].sum() == facts["whole"][name], (rank, name)
 
 
-def test_kernels_by_type(planted: Planted) -> None:
-    truth, con = planted
+def test_kernels_by_type(job_truth: Planted) -> None:
+    truth, con = job_truth
     frames = _by_place(query.kernels(con, by="type"))
     for rank, facts in truth["ranks"].items():
         for step, figures in facts["steps"].items():
@@ -146,8 +146,8 @@ def test_kernels_by_type(planted: Planted) -> None:
             }
 
 
-def test_communication_by_parallel_kind(planted: Planted) -> None:
-    truth, con = planted
+def test_communication_by_parallel_kind(job_truth: Planted) -> None:
+    truth, con = job_truth
     keys: tuple[query.CommKey, ...] = ("kind", "type", "op")
     frames = {by: _by_place(query.comm(con, by=by)) for by in keys}
     for rank, facts in truth["ranks"].items():

@@ -34,20 +34,20 @@ JOB = small(
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("job")
     write_job(JOB, out)
     return out
 
 
 @pytest.fixture(scope="module")
-def planted(written: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads((written / "truth.json").read_text())
+def truth(sample: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads((sample / "truth.json").read_text())
     return facts
 
 
 @pytest.fixture(scope="module")
-def seen() -> list[Capture]:
+def profiles() -> list[Capture]:
     return captures(JOB)
 
 
@@ -77,11 +77,11 @@ def _rows(path: Path) -> list[dict[str, str]]:
 # What was written
 
 
-def test_every_file_reads(written: Path, planted: dict[str, Any], seen: list[Capture]) -> None:
-    for c in seen:
-        facts = planted["ranks"][str(c.rank)]
-        listed = planted["captures"][str(c.rank)]
-        root = written / listed["folder"]
+def test_every_file_reads(sample: Path, truth: dict[str, Any], profiles: list[Capture]) -> None:
+    for c in profiles:
+        facts = truth["ranks"][str(c.rank)]
+        listed = truth["captures"][str(c.rank)]
+        root = sample / listed["folder"]
         found = sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
         assert found == listed["files"]
         for path in root.rglob("*.json"):
@@ -104,10 +104,10 @@ def test_every_file_reads(written: Path, planted: dict[str, Any], seen: list[Cap
 
 
 def test_text_and_database_hold_the_planted_times(
-    written: Path, planted: dict[str, Any], seen: list[Capture]
+    sample: Path, truth: dict[str, Any], profiles: list[Capture]
 ) -> None:
-    for c in seen:
-        output = _output(written, planted, c.rank)
+    for c in profiles:
+        output = _output(sample, truth, c.rank)
         kernels = sorted((k.start_ns, k.start_ns + k.dur_ns, k.work.name) for k in c.kernels)
         ops = sorted((o.start_ns, o.start_ns + o.dur_ns, o.name) for o in c.comm_ops)
         in_text: list[tuple[int, int, str]] = []
@@ -147,14 +147,12 @@ class _Trace:
                 yield event
 
 
-def test_launches_give_the_device_range_of_each_step(
-    written: Path, planted: dict[str, Any]
-) -> None:
+def test_launches_give_the_device_range_of_each_step(sample: Path, truth: dict[str, Any]) -> None:
     for rank in range(JOB.world_size):
-        output = _output(written, planted, rank)
+        output = _output(sample, truth, rank)
         expected = {
             int(step): (facts["device_start_ns"], facts["device_end_ns"])
-            for step, facts in planted["ranks"][str(rank)]["steps"].items()
+            for step, facts in truth["ranks"][str(rank)]["steps"].items()
         }
         for level in ("c.type = 10000", "true"):  # kernels alone, or every task
             assert expected == {
@@ -186,14 +184,12 @@ def test_launches_give_the_device_range_of_each_step(
             assert found == expected[int(event["name"].split("#")[1])]
 
 
-def test_printed_step_table_follows_from_the_timeline(
-    written: Path, planted: dict[str, Any]
-) -> None:
+def test_printed_step_table_follows_from_the_timeline(sample: Path, truth: dict[str, Any]) -> None:
     for rank in range(JOB.world_size):
-        output = _output(written, planted, rank)
+        output = _output(sample, truth, rank)
         slices = list(_Trace(output / "trace_view.json").slices("Overlap Analysis"))
         for row in _rows(output / "step_trace_time.csv"):
-            facts = planted["ranks"][str(rank)]["steps"][row["Step"]]
+            facts = truth["ranks"][str(rank)]["steps"][row["Step"]]
             total: dict[str, float] = {}
             for event in slices:
                 if facts["device_start_ns"] <= _ns(event["ts"]) < facts["device_end_ns"]:
@@ -206,18 +202,18 @@ def test_printed_step_table_follows_from_the_timeline(
             assert abs(float(row["Bubble"]) * 1000 - facts["profiler_bubble_ns"]) < 0.01
 
 
-def test_folders_do_not_tell_the_rank(planted: dict[str, Any]) -> None:
-    by_rank = [planted["captures"][str(rank)]["folder"] for rank in range(JOB.world_size)]
+def test_folders_do_not_tell_the_rank(truth: dict[str, Any]) -> None:
+    by_rank = [truth["captures"][str(rank)]["folder"] for rank in range(JOB.world_size)]
     assert by_rank != sorted(by_rank)
 
 
-def test_canonical_frames_match_schema_and_truth(planted: dict[str, Any]) -> None:
+def test_canonical_frames_match_schema_and_truth(truth: dict[str, Any]) -> None:
     frames = canonical_frames(JOB)
     for name, frame in frames.items():
         keys = [column for column, _ in schema.KEY_COLUMNS]
         assert frame.columns == [*keys, *(c.name for c in schema.tables()[name].columns)]
         assert frame["rank"].n_unique() == JOB.world_size
-    for rank, facts in planted["ranks"].items():
+    for rank, facts in truth["ranks"].items():
         mine = {name: f.filter(pl.col("rank") == int(rank)) for name, f in frames.items()}
         assert mine["kernels"]["is_compute"].sum() == facts["compute_kernels"]
         assert mine["comm_ops"].height == facts["comm_ops"]
@@ -229,16 +225,14 @@ def test_canonical_frames_match_schema_and_truth(planted: dict[str, Any]) -> Non
                 assert (durations.len(), durations.sum(), durations.max()) == (
                     sums["count"], sums["total_ns"], sums["max_ns"])  # fmt: skip
     load = frames["expert_load"].group_by("step", "layer", "expert").agg(pl.col("tokens").sum())
-    assert sorted(load.rows()) == sorted(tuple(row) for row in planted["expert_load"])
+    assert sorted(load.rows()) == sorted(tuple(row) for row in truth["expert_load"])
 
 
 # Like the real ones
 
 
-def test_tables_have_the_real_headers(
-    written: Path, planted: dict[str, Any], real_data: Path
-) -> None:
-    output = _output(written, planted, 0)
+def test_tables_have_the_real_headers(sample: Path, truth: dict[str, Any], real_data: Path) -> None:
+    output = _output(sample, truth, 0)
     real = real_data / "qwen3_pp2_dp2_text_level2" / "rank_0_ascend_pt" / OUTPUT
     for path in output.glob("*.csv"):
         with path.open() as mine, (real / path.name).open() as theirs:
@@ -266,9 +260,9 @@ def _shape(value: Any) -> Any:
 
 
 def test_databases_have_the_real_columns(
-    written: Path, planted: dict[str, Any], real_data: Path
+    sample: Path, truth: dict[str, Any], real_data: Path
 ) -> None:
-    output = _output(written, planted, 0)
+    output = _output(sample, truth, 0)
     added_later = {"depth", "waitNs"}  # by the viewer that opened the real file
     real = real_data / "alexnet_ddp_db_level1" / "rank0_ascend_pt" / OUTPUT
     qwen = real_data / "qwen3_pp2_dp2_text_level2" / "rank_0_ascend_pt" / OUTPUT
@@ -291,7 +285,7 @@ def _columns(path: Path) -> dict[str, list[tuple[str, str]]]:
 
 
 def test_timeline_events_have_the_real_keys(
-    written: Path, planted: dict[str, Any], real_data: Path
+    sample: Path, truth: dict[str, Any], real_data: Path
 ) -> None:
     def shapes(path: Path) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
         trace, found = _Trace(path), dict[tuple[str, ...], set[tuple[str, ...]]]()
@@ -301,7 +295,7 @@ def test_timeline_events_have_the_real_keys(
             found.setdefault((event["ph"], process, named), set()).add(tuple(event))
         return found
 
-    mine = shapes(_output(written, planted, 0) / "trace_view.json")
+    mine = shapes(_output(sample, truth, 0) / "trace_view.json")
     real = real_data / "alexnet_ddp_text_level1" / "rank0_ascend_pt" / OUTPUT / "trace_view.json"
     theirs = shapes(real)
     assert len(mine) > 20

@@ -20,13 +20,13 @@ PROF = re.compile(r"PROF_\d{6}_\d{17}_[A-Z]{16}")
 
 
 @pytest.fixture(scope="module")
-def seen() -> list[Capture]:
+def profiles() -> list[Capture]:
     return captures(small(seed=4))
 
 
 @pytest.fixture(scope="module")
-def root(seen: list[Capture], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_msprof(seen, tmp_path_factory.mktemp("msprof"), database=True, slices=2)
+def root(profiles: list[Capture], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_msprof(profiles, tmp_path_factory.mktemp("msprof"), database=True, slices=2)
 
 
 def table(root: Path, pattern: str) -> tuple[list[str], list[dict[str, str]]]:
@@ -56,17 +56,17 @@ def test_places_and_names(root: Path) -> None:
     assert len(list((root / "mindstudio_profiler_output").iterdir())) == 2 + 2 + 1 + 2 + 3
 
 
-def test_the_kernel_table_has_msprofs_titles(root: Path, seen: list[Capture]) -> None:
+def test_the_kernel_table_has_msprofs_titles(root: Path, profiles: list[Capture]) -> None:
     titles, found = table(root, "op_summary_slice_*.csv")
     assert titles[:10] == [
         "Device_id", "Model ID", "Task ID", "Stream ID", "Op Name", "OP Type", "OP State",
         "Task Type", "Task Start Time(us)", "Task Duration(us)",
     ]  # fmt: skip
-    assert len(found) == sum(len(c.kernels) + len(c.comm_ops) for c in seen)
+    assert len(found) == sum(len(c.kernels) + len(c.comm_ops) for c in profiles)
     places = [(int(row["Device_id"]), float(row["Task Start Time(us)"])) for row in found]
     assert places == sorted(places)  # by device, then by start
     operations = [row for row in found if row["Task Type"] == "COMMUNICATION"]
-    assert len(operations) == sum(len(c.comm_ops) for c in seen)
+    assert len(operations) == sum(len(c.comm_ops) for c in profiles)
 
 
 def test_memory_is_in_kb(root: Path) -> None:
@@ -78,11 +78,11 @@ def test_memory_is_in_kb(root: Path) -> None:
         assert {row["Device"] for row in found} == {"NPU:0", "NPU:1"}
 
 
-def test_iterations_are_told_twice_alike(root: Path, seen: list[Capture]) -> None:
+def test_iterations_are_told_twice_alike(root: Path, profiles: list[Capture]) -> None:
     _, found = table(root, "step_trace_*.csv")
     (path,) = (root / "mindstudio_profiler_output").glob("step_trace_*.json")
     slices = [event for event in json.loads(path.read_text()) if event["ph"] == "X"]
-    assert len(found) == len(slices) == sum(len(c.steps) for c in seen)
+    assert len(found) == len(slices) == sum(len(c.steps) for c in profiles)
     for row, event in zip(found, slices, strict=True):
         assert event["args"]["Iteration ID"] == int(row["Iteration ID"])
         assert event["dur"] == float(row["Iteration Time(us)"])
@@ -110,7 +110,7 @@ def test_keys_of_info_json_are_those_of_a_real_one(root: Path, real_data: Path) 
     assert device.keys() <= theirs["info.json.0"]["DeviceInfo"][0].keys()
 
 
-def test_the_database_knows_cann_only(root: Path, seen: list[Capture]) -> None:
+def test_the_database_knows_cann_only(root: Path, profiles: list[Capture]) -> None:
     (path,) = root.glob("msprof_*.db")
     with closing(sqlite3.connect(path)) as database:
         tables = {name for (name,) in database.execute("select name from sqlite_master")}
@@ -120,7 +120,7 @@ def test_the_database_knows_cann_only(root: Path, seen: list[Capture]) -> None:
     assert not tables & {"PYTORCH_API", "STEP_TIME", "MEMORY_RECORD", "OP_MEMORY"}
     assert mapped == [(-1, 0), (-1, 1)]
     assert tasks == [(0,), (1,)]
-    assert kernels[0] == sum(len(c.kernels) for c in seen)
+    assert kernels[0] == sum(len(c.kernels) for c in profiles)
 
 
 def test_a_job_is_written_in_any_form(tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_a_job_is_written_in_any_form(tmp_path: Path) -> None:
         assert sorted(found) == facts[rank]["files"]
 
 
-def test_equal_jobs_give_equal_files(seen: list[Capture], tmp_path: Path) -> None:
-    first, second = (write_msprof(seen[:1], tmp_path / name) for name in ("a", "b"))
+def test_equal_jobs_give_equal_files(profiles: list[Capture], tmp_path: Path) -> None:
+    first, second = (write_msprof(profiles[:1], tmp_path / name) for name in ("a", "b"))
     assert first.name == second.name
     files = sorted(p.relative_to(first) for p in first.rglob("*") if p.is_file())
     assert files

@@ -102,7 +102,7 @@ def _ratio(forward: Turns, backward: Turns, *, is_best: bool) -> float:
     if not is_best:
         return length_ns([forward, backward]) / max(alone, 1)
     sums = [getattr(forward, name).sum(axis=1) + getattr(backward, name).sum(axis=1)
-            for name in ("work", "moved")]  # fmt: skip
+            for name in ("work", "transfer")]  # fmt: skip
     return float(np.max(sums)) / max(alone, 1)
 
 

@@ -104,7 +104,7 @@ def test_another_rank_hides_nothing() -> None:
     assert found[1]["exposed_attributed_ns"] == found[1]["exposed_ns"] == 0
 
 
-def measured(name: str, wait_ns: float | None, step: int, **more: object) -> Row:
+def measure(name: str, wait_ns: float | None, step: int, **more: object) -> Row:
     """HCCL's times of an operation."""
     return {"name": name, "op_type": "allReduce", "group_hash": "11", "step": step,
             "elapse_ns": 9.5, "transit_ns": 0.25, "wait_ns": wait_ns, **more}  # fmt: skip
@@ -119,10 +119,10 @@ def test_hccl_times_stand_with_their_operations() -> None:
         op(20, 4, 3, name="e", group_hash="11"), op(20, 4, 3, name="e", group_hash="22"),
     ])  # fmt: skip
     fill(con, "comm_times", [
-        measured("a", 1.5, 2), measured("b", 0.125, 1), measured("c", None, 2),
-        measured("nowhere", 50.0, 1), measured("a", 70.0, 1, rank=5),
-        measured("d", 3.0, 2, group_hash=None),
-        measured("e", 7.0, 3), measured("e", 9.0, 3, group_hash="22"),
+        measure("a", 1.5, 2), measure("b", 0.125, 1), measure("c", None, 2),
+        measure("nowhere", 50.0, 1), measure("a", 70.0, 1, rank=5),
+        measure("d", 3.0, 2, group_hash=None),
+        measure("e", 7.0, 3), measure("e", 9.0, 3, group_hash="22"),
     ])  # fmt: skip
     rows = [row for row in answer(con, "comm") if row["rank"] == 0 and row["by_key"] == "op"]
     told = ("op_count", "measured_count", "transit_ns", "wait_ns", "synchronization_ns")
@@ -138,7 +138,7 @@ def test_names_that_repeat_are_matched_in_order() -> None:
     con = connect()
     fill(con, "comm_ops", [op(at, 4, step, name="a", group_hash="11")
                            for at, step in ((50, 3), (0, 1), (20, 2))])  # fmt: skip
-    fill(con, "comm_times", [measured("a", float(at), 9, start_ns=at + 1) for at in (20, 50, 0)])
+    fill(con, "comm_times", [measure("a", float(at), 9, start_ns=at + 1) for at in (20, 50, 0)])
     found = by(answer(con, "comm"), "type", "step", "wait_ns")
     assert found == {"allReduce": (3, 50.0)}
     waits = {r["step"]: r["wait_ns"] for r in answer(con, "comm") if r["by_key"] == "kind"}
@@ -148,7 +148,7 @@ def test_names_that_repeat_are_matched_in_order() -> None:
 def test_a_rank_with_measurements_alone() -> None:
     con = connect()
     fill(con, "groups", [{"group_hash": "11", "parallel_kind": "ep"}])
-    fill(con, "comm_times", [measured("a", 1.5, 7), measured("b", 2.0, 7, elapse_ns=2**53 + 2.0)])
+    fill(con, "comm_times", [measure("a", 1.5, 7), measure("b", 2.0, 7, elapse_ns=2**53 + 2.0)])
     for row in answer(con, "comm"):
         assert (row["step"], row["op_count"], row["measured_count"]) == (7, 2, 2)
         assert (row["total_ns"], row["wait_ns"]) == (2**53 + 12, 3.5)
@@ -204,7 +204,7 @@ def test_a_name_that_repeats_is_matched_in_its_step_where_steps_agree(
     fill(con, "comm_ops", [op(at * 10, 4, step, name="a", group_hash="11")
                            for at, step in enumerate(seen)])  # fmt: skip
     fill(con, "comm_times", [
-        {**measured("a", 10.0 * (step or 0), 1), "step": step, "start_ns": at * 10}
+        {**measure("a", 10.0 * (step or 0), 1), "step": step, "start_ns": at * 10}
         for at, step in enumerate(told)
     ])  # fmt: skip
     rows = [row for row in answer(con, "comm") if row["by_key"] == "op"]

@@ -62,7 +62,7 @@ KEYS: dict[str, Callable[[Op], Any]] = {
 Place = tuple[int, int | None, str, Any]
 
 
-def shared(covers: dict[Any, set[int]], compute: set[int]) -> dict[Any, int]:
+def share_of_each(covers: dict[Any, set[int]], compute: set[int]) -> dict[Any, int]:
     """Exposed nanoseconds of each key, whole ones, the rest to the largest remainders."""
     exact: dict[Any, Fraction] = defaultdict(Fraction)
     for t in set().union(*covers.values()) - compute:
@@ -87,7 +87,7 @@ def twin(found: list[Op], running: list[tuple[int, int, int]]) -> dict[Place, tu
                 for one in own:
                     members[key_of(one)].append(one)
                 covers = {key: {t for o in some for t in o.grid} for key, some in members.items()}
-                shares = shared(covers, compute) if covers else {}
+                shares = share_of_each(covers, compute) if covers else {}
                 for key, some in members.items():
                     union, hidden = len(covers[key]), len(covers[key] & compute)
                     figures = (hidden, union - hidden, shares[key]) if compute else (None,) * 3
@@ -96,7 +96,7 @@ def twin(found: list[Op], running: list[tuple[int, int, int]]) -> dict[Place, tu
     return answers
 
 
-def measured(found: list[Op], running: list[tuple[int, int, int]]) -> dict[Place, tuple[Any, ...]]:
+def measure(found: list[Op], running: list[tuple[int, int, int]]) -> dict[Place, tuple[Any, ...]]:
     for table in ("kernels", "comm_ops", "groups"):
         CON.execute(f"delete from {table}")
     for rank in (0, 1):
@@ -125,7 +125,7 @@ def measured(found: list[Op], running: list[tuple[int, int, int]]) -> dict[Place
 def test_comm_equals_counting_nanoseconds(
     found: list[Op], running: list[tuple[int, int, int]]
 ) -> None:
-    assert measured(found, running) == twin(found, running)
+    assert measure(found, running) == twin(found, running)
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_comm_equals_counting_nanoseconds(
 def test_comm_equals_counting_nanoseconds_at_length(
     found: list[Op], running: list[tuple[int, int, int]]
 ) -> None:
-    assert measured(found, running) == twin(found, running)
+    assert measure(found, running) == twin(found, running)
 
 
 def test_sixty_at_once_add_up_too() -> None:

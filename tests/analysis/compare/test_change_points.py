@@ -13,8 +13,8 @@ from bench.analysis.trends_bench import (
     NOISE,
     Floats,
     alarms,
-    changed,
-    found,
+    alter,
+    detection,
     noise,
 )
 from npuscope.analysis.compare.change_points import ChangePoint, change_points
@@ -32,14 +32,14 @@ def test_noise_is_seldom_a_change() -> None:
 @pytest.mark.slow
 def test_a_shift_is_found_where_it_began() -> None:
     for count in (60, 200, 2000):
-        share, covered = found(count, 60)
+        share, covered = detection(count, 60)
         assert share >= 0.9, count
         assert 0.9 <= covered <= 1.0, count
 
 
 def test_a_shift_of_five_percent_among_thousands() -> None:
     dice = np.random.default_rng(5)
-    values, at = changed(dice, 3000)
+    values, at = alter(dice, 3000)
     values[::100] *= 3.0  # a checkpoint now and then is no change
     (one,) = change_points(values)
     assert abs(one.at - at) <= NEAR

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bench.analysis.compare_bench import judged
+from bench.analysis.compare_bench import judge
 from npuscope.analysis.compare.baseline import baseline_bytes, read_baseline
 from npuscope.analysis.compare.difference import Comparison, compare, recorded_differently, remarks
 from npuscope.analysis.compare.side import KERNEL, MEASURES, Side, measure, together
@@ -383,7 +383,7 @@ def test_the_interval_covers_the_truth_and_finds_three_percent() -> None:
 @pytest.mark.slow
 def test_a_tenth_of_what_the_bench_holds() -> None:
     """Pairs of generated jobs, as compare_bench --full has 200 of each kind."""
-    told = judged(20)
+    told = judge(20)
     assert told.false <= 0.08 and told.found >= 0.90 and told.covered >= 0.90
 
 

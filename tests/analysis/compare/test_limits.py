@@ -19,7 +19,7 @@ from tests.analysis.compare.test_compare import adds_up, side, steps_only
 LEVELS = [1.00, 1.01, 1.00, 1.01]
 
 
-def measured(**figures: float | None) -> Side:
+def figure(**figures: float | None) -> Side:
     """Four steps of these mean figures, each 1 % apart; unknown otherwise."""
     steps = steps_only([1e7 * level for level in LEVELS]).steps
     return replace(
@@ -36,7 +36,7 @@ def measured(**figures: float | None) -> Side:
 def verdict_of(limit: str, a: float | None, b: float | None) -> str:
     name, _, text = limit.partition("=")
     measure = MEASURE_OF[name]
-    found = compare(measured(**{measure: a}), measured(**{measure: b}))
+    found = compare(figure(**{measure: a}), figure(**{measure: b}))
     (row,) = judge([parse_limit(name, text)], found).to_dicts()
     return str(row["verdict"])
 
@@ -134,7 +134,7 @@ def test_limits_of_a_file_and_of_options(tmp_path: Path) -> None:
         limits_of([], tmp_path / "absent")
 
 
-def kept(ours: Side, path: Path) -> Side:
+def keep(ours: Side, path: Path) -> Side:
     path.write_bytes(baseline_bytes(ours))
     assert is_baseline(path)
     return read_baseline(path)
@@ -145,7 +145,7 @@ def test_a_baseline_is_as_good_as_its_run(tmp_path: Path) -> None:
     ours, theirs = side(job), side(replace(job, repeated_kernel="ApplyAdamWV2"))
     ours = replace(ours, steps=ours.steps.with_columns(peak_memory_bytes=pl.lit(1e9)))
     file = tmp_path / "base.json"
-    base = kept(ours, file)
+    base = keep(ours, file)
     assert file.stat().st_size < 4000
     assert base.steps.equals(ours.steps) and base.facts == ours.facts
     direct, through = compare(ours, theirs), compare(base, theirs)
@@ -174,8 +174,8 @@ def test_types_alone_and_names_alone_are_not_paired(tmp_path: Path) -> None:
         ),
     )
     for found in (
-        compare(kept(ours, tmp_path / "types.json"), names),
-        compare(kept(names, tmp_path / "none.json"), ours),
+        compare(keep(ours, tmp_path / "types.json"), names),
+        compare(keep(names, tmp_path / "none.json"), ours),
     ):
         adds_up(found)
         told = found.rows.filter(part="computing", change="gone")

@@ -188,7 +188,7 @@ def test_every_need_says_what_helps() -> None:
     assert len(set(names)) == len(names)
 
 
-def _needed(need: Need) -> str:
+def _need(need: Need) -> str:
     counted = " or ".join(f"`{content}`" for content in need.contents)
     instead = " or ".join(f"`{content}`" for content in need.instead)
     part = f" (partly with {instead})" if instead else "" if need.essential else " (else partly)"
@@ -199,7 +199,7 @@ def _table() -> str:
     """The table as Markdown, for the documentation."""
     lines = ["| analysis | needs | else |", "| --- | --- | --- |"]
     for known in CAPABILITIES:
-        needs = "<br>".join(map(_needed, known.needs))
+        needs = "<br>".join(map(_need, known.needs))
         told = dict.fromkeys(
             f"`{s.says}`" if "=" in s.says else s.says for n in known.needs for s in n.settings
         )

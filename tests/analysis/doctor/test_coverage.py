@@ -60,7 +60,7 @@ def test_steps_of_ranks_and_the_share_of_the_session() -> None:
     assert found[("job", "d", 0)] == Steps((9,), (), None)
 
 
-def compared(**changes: Any) -> tuple[str, str | None, str | None]:
+def verdict_of(**changes: Any) -> tuple[str, str | None, str | None]:
     facts: dict[str, Any] = {
         "present": [0, 1], "world_size": 2, "least_rank_count": 2, "missing": (),
         "lacking_steps": {}, "clocks": {"epoch"}, "levels": {"Level1"},
@@ -70,8 +70,8 @@ def compared(**changes: Any) -> tuple[str, str | None, str | None]:
 
 
 def test_ranks_can_be_compared() -> None:
-    assert compared() == ("yes", None, None)
-    assert compared(levels={"Level1", None}) == ("yes", None, None)
+    assert verdict_of() == ("yes", None, None)
+    assert verdict_of(levels={"Level1", None}) == ("yes", None, None)
 
 
 @pytest.mark.parametrize(
@@ -102,4 +102,4 @@ def test_ranks_can_be_compared() -> None:
 def test_what_keeps_ranks_from_being_compared(
     changes: dict[str, object], support: str, reason: str
 ) -> None:
-    assert compared(**changes)[:2] == (support, reason)
+    assert verdict_of(**changes)[:2] == (support, reason)

@@ -40,7 +40,7 @@ every_set = pytest.mark.parametrize("name", SUPPORT)
 
 
 @pytest.fixture(scope="module")
-def found(real_stores: Callable[[str], Path]) -> dict[str, CaptureReport]:
+def reports(real_stores: Callable[[str], Path]) -> dict[str, CaptureReport]:
     captures: dict[str, CaptureReport] = {}
     for name in SUPPORT:
         with closing(store.open(real_stores(name))) as con:
@@ -50,13 +50,13 @@ def found(real_stores: Callable[[str], Path]) -> dict[str, CaptureReport]:
 
 @pytest.mark.slow
 @every_set
-def test_what_it_can_answer(found: dict[str, CaptureReport], name: str) -> None:
-    assert {v.capability: v.support for v in found[name].verdicts} == SUPPORT[name]
+def test_what_it_can_answer(reports: dict[str, CaptureReport], name: str) -> None:
+    assert {v.capability: v.support for v in reports[name].verdicts} == SUPPORT[name]
 
 
 @every_set
-def test_nothing_was_lost_and_all_is_verified(found: dict[str, CaptureReport], name: str) -> None:
-    for rank in found[name].ranks:
+def test_nothing_was_lost_and_all_is_verified(reports: dict[str, CaptureReport], name: str) -> None:
+    for rank in reports[name].ranks:
         assert not rank.loss.is_any
         assert (rank.warnings, rank.unverified) == ((), ())
         assert rank.rules["clock"] == "epoch"
@@ -65,9 +65,9 @@ def test_nothing_was_lost_and_all_is_verified(found: dict[str, CaptureReport], n
 
 @every_set
 def test_levels_steps_and_ranks_are_the_golden_ones(
-    found: dict[str, CaptureReport], goldens: dict[str, Any], name: str
+    reports: dict[str, CaptureReport], goldens: dict[str, Any], name: str
 ) -> None:
-    capture = found[name]
+    capture = reports[name]
     golden = {rank: facts for rank, facts in goldens[name].items() if rank.isdecimal()}
     assert {str(rank.rank) for rank in capture.ranks} == set(golden)
     for rank in capture.ranks:
@@ -83,11 +83,11 @@ def test_levels_steps_and_ranks_are_the_golden_ones(
                 assert rank.counts["comm_ops"] == forms[form]["n_comm"]
 
 
-def test_alexnet(found: dict[str, CaptureReport]) -> None:
+def test_alexnet(reports: dict[str, CaptureReport]) -> None:
     for name in SUPPORT:
         if not name.startswith("alexnet"):
             continue
-        capture = found[name]
+        capture = reports[name]
         assert (capture.world_size, capture.missing_ranks) == (None, None)
         # Eight NPUs: the link matrix of Level1 has seven partners.
         assert capture.least_rank_count == (8 if name.endswith("1") else None)
@@ -97,13 +97,13 @@ def test_alexnet(found: dict[str, CaptureReport]) -> None:
             assert rank.options is not None
             assert rank.options["schedule.warmup"] == 10 and rank.options["with_stack"] is True
             assert "sys_io" not in rank.options
-    by_name = {one.capability: one for one in found["alexnet_ddp_text_level1"].verdicts}
+    by_name = {one.capability: one for one in reports["alexnet_ddp_text_level1"].verdicts}
     assert by_name["stacks"].remedy == "`npuscope ingest PATH --stacks`"
     assert by_name["ranks"].reason == "2 of at least 8 ranks are here"
 
 
-def test_qwen(found: dict[str, CaptureReport]) -> None:
-    capture = found["qwen3_pp2_dp2_text_level2"]
+def test_qwen(reports: dict[str, CaptureReport]) -> None:
+    capture = reports["qwen3_pp2_dp2_text_level2"]
     assert (capture.world_size, capture.missing_ranks) == (4, (2, 3))
     first, second = capture.ranks
     assert (first.facts["source_format"], second.facts["source_format"]) == ("text", "light")
@@ -124,9 +124,9 @@ def test_qwen(found: dict[str, CaptureReport]) -> None:
     assert by_name["host"].settings == ()
 
 
-def test_level0_is_told_to_become_level1(found: dict[str, CaptureReport]) -> None:
+def test_level0_is_told_to_become_level1(reports: dict[str, CaptureReport]) -> None:
     for form in ("text", "db"):
-        capture = found[f"alexnet_ddp_{form}_level0"]
+        capture = reports[f"alexnet_ddp_{form}_level0"]
         wanted = [s for v in capture.verdicts for s in v.settings]
         code = snippet(capture.ranks[0].options or {}, wanted)
         assert "profiler_level=ProfilerLevel.Level1" in code
@@ -134,7 +134,7 @@ def test_level0_is_told_to_become_level1(found: dict[str, CaptureReport]) -> Non
         assert f"export_type=[ExportType.{form.capitalize()}]" in code
         assert "skip_first=40" in code and "with_stack=True" in code
     code = snippet(
-        found["alexnet_ddp_db_level1"].ranks[0].options or {},
-        [s for v in found["alexnet_ddp_db_level1"].verdicts for s in v.settings],
+        reports["alexnet_ddp_db_level1"].ranks[0].options or {},
+        [s for v in reports["alexnet_ddp_db_level1"].verdicts for s in v.settings],
     )
     assert "profiler_level=ProfilerLevel.Level1" in code and "# new: several times" not in code

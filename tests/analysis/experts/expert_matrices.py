@@ -31,7 +31,7 @@ def real(real_data: Path) -> Floats:
     return np.loadtxt(real_data / "expert_hotspot" / "decode_0.csv", delimiter=",")
 
 
-def drawn(shown: Floats, count: int, experts: int, seed: int = 0) -> Floats:
+def draw(shown: Floats, count: int, experts: int, seed: int = 0) -> Floats:
     """[count, experts], each drawn from the counts that real layers show."""
     return np.random.default_rng(seed).choice(shown.ravel(), (count, experts))
 

@@ -36,7 +36,7 @@ def job() -> Iterator[duckdb.DuckDBPyConnection]:
         yield con
 
 
-def planted(count: int = 12, **changes: Any) -> pl.DataFrame:
+def plant(count: int = 12, **changes: Any) -> pl.DataFrame:
     """Dispatches and combines of two ranks, in turns: 100 bytes each way and what the experts got,
     10 us and 2 ns a byte of the fullest; rank 0 comes 3 us early."""
     rows = []
@@ -59,7 +59,7 @@ def planted(count: int = 12, **changes: Any) -> pl.DataFrame:
 
 
 def test_both_sides_of_a_pair_move_the_load() -> None:
-    rows = planted()
+    rows = plant()
     loads = rows.filter(pl.col("rank") == 0)["load_bytes"].to_list()
     assert loads == [100 + 5 * (at // 2) for at in range(24)]
     (told,) = exchanges.exchange_times(rows).to_dicts()
@@ -70,7 +70,7 @@ def test_both_sides_of_a_pair_move_the_load() -> None:
 
 
 def test_transit_where_members_are_missing() -> None:
-    rows = planted(is_complete=False)
+    rows = plant(is_complete=False)
     assert exchanges.exchange_times(rows).is_empty()
     timed = rows.with_columns(transit_ns=500.0 + 3.0 * pl.col("load_bytes"))
     (told,) = exchanges.exchange_times(timed).to_dicts()
@@ -79,11 +79,11 @@ def test_transit_where_members_are_missing() -> None:
 
 def test_noise_tells_no_slope() -> None:
     chance = np.random.default_rng(4)
-    rows = planted()
+    rows = plant()
     noise = pl.Series(np.rint(chance.lognormal(9, 0.5, rows.height))).cast(pl.Int64)
     assert exchanges.exchange_times(rows.with_columns(dur_ns=noise)).is_empty()
-    assert exchanges.exchange_times(planted(3)).is_empty()
-    even = planted().with_columns(load_bytes=pl.lit(100))
+    assert exchanges.exchange_times(plant(3)).is_empty()
+    even = plant().with_columns(load_bytes=pl.lit(100))
     assert exchanges.exchange_times(even).is_empty()
 
 

@@ -23,7 +23,7 @@ from npuscope.errors import UsageError
 Floats = npt.NDArray[np.float64]
 
 
-def drifting(steps: int, layers: int = 3, experts: int = 8, noise: float = 0.0) -> Floats:
+def drift(steps: int, layers: int = 3, experts: int = 8, noise: float = 0.0) -> Floats:
     """Proportions go straight from one distribution to another; 4096 tokens a layer."""
     rng = np.random.default_rng(5)
     first, last = rng.dirichlet(np.full(experts, 3.0), (2, layers))
@@ -33,18 +33,18 @@ def drifting(steps: int, layers: int = 3, experts: int = 8, noise: float = 0.0) 
 
 
 def test_last_value_is_the_last_step() -> None:
-    loads = drifting(9)
+    loads = drift(9)
     assert forecast(loads, "last") == pytest.approx(loads[-1])
 
 
 def test_mean_is_over_the_window() -> None:
-    loads = drifting(12)
+    loads = drift(12)
     assert forecast(loads, "mean", window=4) == pytest.approx(loads[-4:].mean(axis=0))
 
 
 def test_ema_is_the_recursion() -> None:
     """Beside the recursion, started without a first value: weights of what is known add up to 1."""
-    shares = proportions(drifting(30))
+    shares = proportions(drift(30))
     held, weight = np.zeros_like(shares[0]), 0.0
     for one in shares:
         held, weight = KEEP * held + (1 - KEEP) * one, KEEP * weight + (1 - KEEP)
@@ -53,12 +53,12 @@ def test_ema_is_the_recursion() -> None:
 
 @pytest.mark.parametrize("lead", [1, 4, 15])
 def test_trend_continues_a_straight_line(lead: int) -> None:
-    loads = drifting(60)
+    loads = drift(60)
     assert forecast(loads[:40], "trend", lead=lead) == pytest.approx(loads[39 + lead])
 
 
 def test_trend_is_a_fitted_line() -> None:
-    loads = drifting(40, noise=0.2)
+    loads = drift(40, noise=0.2)
     shares = proportions(loads)[-WINDOW:].reshape(WINDOW, -1)
     fitted = np.polynomial.Polynomial.fit
     ahead = [fitted(range(WINDOW), one, 1)(WINDOW + 2) for one in shares.T]
@@ -92,7 +92,7 @@ def test_every_forecast_is_a_load(
 
 
 def test_backtest_is_the_error_of_each_forecast_made() -> None:
-    loads = drifting(30, noise=0.3)
+    loads = drift(30, noise=0.3)
     shares, horizon, window = proportions(loads), 6, 10
     tested = backtest(loads, horizon, window=window)
     assert tested.leads[0] == 1 and tested.leads[-1] == horizon
@@ -111,7 +111,7 @@ def test_backtest_is_the_error_of_each_forecast_made() -> None:
 def test_the_best_method_follows_the_job() -> None:
     rng = np.random.default_rng(2)
     steady = rng.multinomial(2000, np.full(8, 1 / 8), (80, 2)).astype(float)
-    assert backtest(drifting(80), 20).best == "trend"
+    assert backtest(drift(80), 20).best == "trend"
     tested = backtest(steady, 20)
     assert tested.best == "mean"
     assert tested.errors["mean"] < tested.errors["last"] / 1.2
@@ -119,12 +119,12 @@ def test_the_best_method_follows_the_job() -> None:
 
 
 def test_a_short_job_is_tested_as_far_as_it_reaches() -> None:
-    tested = backtest(drifting(10), 50)
+    tested = backtest(drift(10), 50)
     assert (tested.horizon, tested.leads[-1]) == (50, 5)
 
 
 def test_what_comes_later_changes_no_forecast_made_before() -> None:
-    loads = drifting(40, noise=0.1)
+    loads = drift(40, noise=0.1)
     changed = loads.copy()
     changed[-1] = changed[-1][:, ::-1]
     before, after = backtest(loads, 1), backtest(changed, 1)
@@ -134,7 +134,7 @@ def test_what_comes_later_changes_no_forecast_made_before() -> None:
 
 def test_scenarios_are_what_came_after_such_forecasts() -> None:
     """A job without noise is forecast without error: every scenario lies on its line."""
-    loads = drifting(60)
+    loads = drift(60)
     tested = backtest(loads, 10)
     cases = scenarios(loads, "trend", tested, count=7)
     steps = np.abs(cases - forecast(loads, "trend", lead=1)).max(axis=(1, 2))
@@ -160,10 +160,10 @@ def test_what_is_no_load_is_refused(loads: Floats, said: str) -> None:
 
 def test_wrong_questions_are_refused() -> None:
     with pytest.raises(UsageError, match="three steps or more: there are 2"):
-        backtest(drifting(2), 5)
+        backtest(drift(2), 5)
     with pytest.raises(UsageError, match="horizon"):
-        backtest(drifting(9), 0)
+        backtest(drift(9), 0)
     with pytest.raises(UsageError, match="last, mean, ema, trend"):
-        forecast(drifting(9), "oracle")
+        forecast(drift(9), "oracle")
     with pytest.raises(UsageError, match="lead"):
-        forecast(drifting(9), "last", lead=0)
+        forecast(drift(9), "last", lead=0)

@@ -45,7 +45,7 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
     made.close()
 
 
-def planted(job: Job, con: duckdb.DuckDBPyConnection, *tables: str) -> None:
+def plant(job: Job, con: duckdb.DuckDBPyConnection, *tables: str) -> None:
     """The canonical tables of a job's ranks, without reading any file."""
     put(con, canonical_frames(job, tables=tables))
 
@@ -62,7 +62,7 @@ def by_device(
     return found
 
 
-def summed(rows: pl.DataFrame, job: Job) -> dict[tuple[int, int, int], int]:
+def total(rows: pl.DataFrame, job: Job) -> dict[tuple[int, int, int], int]:
     found: dict[tuple[int, int, int], int] = {}
     for _, _, rank, step, layer, tokens, _ in rows.rows():
         key = (step, layer, coordinates(job, rank)["ep"])
@@ -81,9 +81,9 @@ def summed(rows: pl.DataFrame, job: Job) -> dict[tuple[int, int, int], int]:
 )
 @pytest.mark.slow
 def test_the_planted_load_of_devices_is_recovered(job: Job, con: Any) -> None:
-    planted(job, con, "kernels", "ranks")
+    plant(job, con, "kernels", "ranks")
     found = trace_load(con)
-    assert summed(found.rows, job) == by_device(job) and found.notes == ()
+    assert total(found.rows, job) == by_device(job) and found.notes == ()
     assert set(found.rows["basis"]) == {"grouped_matmul"}
     one = trace_load(con, Scope(rank=1, step=12)).rows
     assert one.equals(found.rows.filter((pl.col("rank") == 1) & (pl.col("step") == 12)))
@@ -99,7 +99,7 @@ def test_the_committed_sample_agrees(sample_store: Path) -> None:
     told = json.loads((SAMPLE / "truth.json").read_text())
     job = Job(**{n: told["job"][n] for n in ("layers", "experts", "dp", "pp", "ep")})
     truth = by_device(job, told["expert_load"])
-    got = summed(found, job)
+    got = total(found, job)
     assert got.keys() == truth.keys() and len(got) == 16
     assert all(abs(got[key] / truth[key] - 1) <= 0.005 for key in truth)
     assert got == truth
@@ -108,7 +108,7 @@ def test_the_committed_sample_agrees(sample_store: Path) -> None:
 @pytest.mark.slow
 def test_bytes_of_all_to_alls_tell_it_where_shapes_do_not(con: Any) -> None:
     job = Job(sequence=256, memory=False)
-    planted(job, con, "kernels", "comm_ops", "groups", "ranks")
+    plant(job, con, "kernels", "comm_ops", "groups", "ranks")
     con.execute("update kernels set input_shapes = null, output_shapes = null")
     found = trace_load(con)
     truth: dict[tuple[int, None, int, int], int] = {}
@@ -130,7 +130,7 @@ def test_bytes_of_all_to_alls_tell_it_where_shapes_do_not(con: Any) -> None:
     with pytest.raises(TraceNotFound, match="kernels do not show token counts"):
         device_loads(con, expert_rows(con), Scope())
     con.execute("delete from kernels")
-    planted(job, con, "kernels")
+    plant(job, con, "kernels")
     with pytest.raises(TraceNotFound, match="no expert-parallel groups were recorded"):
         device_loads(con, expert_rows(con), Scope())
 
@@ -168,7 +168,7 @@ def layer_calls(tokens: int, sizes: Sequence[Sizes]) -> list[tuple[int, Sizes]]:
     return [(tokens, one) for one in sizes]
 
 
-def trained(
+def train(
     counts: Sequence[Sequence[int]], *, warm_up: int = 1, again: int = 0
 ) -> list[tuple[int, Sizes]]:
     """Calls of micro-batches x layers, 1F1B; `again`: forwards repeated before each backward."""
@@ -196,7 +196,7 @@ def test_layers_and_recomputation_of_random_steps(seed: int) -> None:
     micro, layers = chance.randint(1, 6), chance.randint(1, 5)
     counts = [[chance.randint(0, 10**6) for _ in range(layers)] for _ in range(micro)]
     again = chance.randint(0, 2)
-    calls = trained(counts, warm_up=chance.randint(0, micro), again=again)
+    calls = train(counts, warm_up=chance.randint(0, micro), again=again)
     found = step_load([tokens for tokens, _ in calls], [sizes for _, sizes in calls])
     assert found is not None and found.basis == "backward" and found.passes == 1 + again
     assert found.tokens == sum(map(sum, counts))
@@ -206,7 +206,7 @@ def test_layers_and_recomputation_of_random_steps(seed: int) -> None:
 
 
 def test_layers_are_unknown_where_all_have_as_many_tokens() -> None:
-    calls = trained([[8] * 3] * 4)
+    calls = train([[8] * 3] * 4)
     found = step_load([tokens for tokens, _ in calls], [sizes for _, sizes in calls])
     assert found is not None and (found.tokens, found.layer_counts) == (96, (1, 2, 3, 4, 6, 12))
 
@@ -251,7 +251,7 @@ def load_of(con: Any, ranks: dict[int, list[tuple[int, Sizes]]], **places: Any) 
 
 
 def test_recomputation_is_recognised_and_not_counted(con: Any) -> None:
-    found = load_of(con, {0: trained([[5, 6], [8, 9]], again=1)})
+    found = load_of(con, {0: train([[5, 6], [8, 9]], again=1)})
     assert found.rows.select("layer", "tokens").rows() == [(0, 13), (1, 15)]
     assert "2 times the tokens of the backward ones: recomputation" in found.notes[0]
     con.execute("delete from kernels where start_ns = 10 * (select count(*) - 1 from kernels)")
@@ -260,7 +260,7 @@ def test_recomputation_is_recognised_and_not_counted(con: Any) -> None:
 
 
 def test_stages_follow_each_other(con: Any) -> None:
-    calls = {0: trained([[5, 6, 7]]), 1: trained([[8, 9]]), 2: trained([[3, 3]])}
+    calls = {0: train([[5, 6, 7]]), 1: train([[8, 9]]), 2: train([[3, 3]])}
     found = load_of(con, calls, pp_rank={0: 0, 1: 1, 2: None}, pp_size={0: 2, 1: 2, 2: 2})
     got = found.rows.select("rank", "layer", "tokens").rows()
     assert got == [
@@ -275,12 +275,12 @@ def test_stages_follow_each_other(con: Any) -> None:
 
 
 def test_a_stage_of_which_the_one_before_is_not_there_has_no_layers(con: Any) -> None:
-    found = load_of(con, {1: trained([[8, 9]])}, pp_rank={1: 1}, pp_size={1: 2})
+    found = load_of(con, {1: train([[8, 9]])}, pp_rank={1: 1}, pp_size={1: 2})
     assert found.rows.select("layer", "tokens").rows() == [(None, 17)]
 
 
 def test_other_steps_and_ranks_tell_the_layers_of_even_ones(con: Any) -> None:
-    calls = {0: trained([[8, 8], [8, 8]]), 1: trained([[5, 6], [7, 8]])}
+    calls = {0: train([[8, 8], [8, 8]]), 1: train([[5, 6], [7, 8]])}
     found = load_of(con, calls, pp_rank={0: 0, 1: 0}, pp_size={0: 1, 1: 1})
     got = found.rows.select("rank", "layer", "tokens").rows()
     assert got == [(0, 0, 16), (0, 1, 16), (1, 0, 12), (1, 1, 14)] and found.notes == ()

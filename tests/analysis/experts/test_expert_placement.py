@@ -23,7 +23,7 @@ from npuscope.analysis.experts.plan.step_time import (
     near_share,
 )
 from npuscope.errors import UsageError
-from tests.analysis.experts.expert_matrices import Floats, drawn, real, uniform, zipf
+from tests.analysis.experts.expert_matrices import Floats, draw, real, uniform, zipf
 
 # Compute and links of the order of a real job's; a floor that small experts stay below.
 COST = Cost(1400.0, 200_000.0, 0.0, 61_440.0, 137e9, 17.5e9)
@@ -114,7 +114,7 @@ def test_search_is_never_worse_on_two_hundred_matrices(real_data: Path, cost: Co
     sizes = ((64, 16, 5, 2), (128, 32, 5, 4), (64, 8, 9, 1), (256, 64, 5, 8), (256, 32, 9, 4))
     matrices = 0
     for at, (experts, devices, slots, nodes) in enumerate(sizes):
-        for kind in (uniform(14, experts, at), zipf(14, experts, at), drawn(shown, 14, experts)):
+        for kind in (uniform(14, experts, at), zipf(14, experts, at), draw(shown, 14, experts)):
             won = assert_never_worse(kind, devices, slots, nodes, cost)
             matrices += len(kind)
             assert won.mean() > 0

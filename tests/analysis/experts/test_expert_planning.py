@@ -40,7 +40,7 @@ def job(steps: int, *, drift: float, noise: float, seed: int = 4) -> Floats:
     return loads
 
 
-def realised(found: Plan, loads: Floats) -> Floats:
+def realise(found: Plan, loads: Floats) -> Floats:
     """What the plan gains in each of these steps, ns."""
     before, after = (
         layer_times(one, loads, COST, NODES) for one in (found.before, found.placement)
@@ -66,7 +66,7 @@ def test_held_out_half_of_a_drifting_job(drift: float, noise: float) -> None:
     horizon = 20
     loads = job(120, drift=drift, noise=noise)
     found = planned(loads[:60], cost=COST, expert_bytes=WEIGHTS, horizon=horizon)
-    gains = realised(found, loads[60 : 60 + horizon])
+    gains = realise(found, loads[60 : 60 + horizon])
     total = found.total
     assert total.gain_ns is not None and total.trigger
     assert total.gain_low_ns is not None and total.gain_high_ns is not None

@@ -36,7 +36,7 @@ COUNTS = {
 }  # fmt: skip
 
 
-def summed(*, without: tuple[int, ...] = ()) -> list[dict[str, Any]]:
+def totals(*, without: tuple[int, ...] = ()) -> list[dict[str, Any]]:
     """Rows of `expert_load` as a hook's reader makes them."""
     total: dict[tuple[int, int, int], int] = defaultdict(int)
     for (step, layer, rank, _), tokens in COUNTS.items():
@@ -48,7 +48,7 @@ def summed(*, without: tuple[int, ...] = ()) -> list[dict[str, Any]]:
     ]
 
 
-def planted(*, without: tuple[int, ...] = (), told: bool = True) -> duckdb.DuckDBPyConnection:
+def plant(*, without: tuple[int, ...] = (), told: bool = True) -> duckdb.DuckDBPyConnection:
     con = connect()
     fill(con, "ranks", [
         {"rank": r, "dp_size": 4, "ep_size": 2, "world_size": 4, "host_name": f"h{r % 2}"}
@@ -60,7 +60,7 @@ def planted(*, without: tuple[int, ...] = (), told: bool = True) -> duckdb.DuckD
          "group_rank": group.index(r), "global_ranks": list(group)}
         for kind, group in groups if told for r in group
     ])  # fmt: skip
-    fill(con, "expert_load", summed(without=without))
+    fill(con, "expert_load", totals(without=without))
     fill(con, "expert_counts", [
         {"step": s, "phase": "train", "layer": n, "counted_by": r, "micro_batch": m, "tokens": t}
         for (s, n, r, m), t in COUNTS.items() if r not in without
@@ -87,7 +87,7 @@ def parts_of(scope: scopes.PartName) -> Mapping[tuple[Any, ...], list[int]]:
 
 @pytest.mark.parametrize("scope", ["micro_batch", "ep_group", "dp_group", "global"])
 def test_figures_of_each_part(scope: scopes.PartName) -> None:
-    tables = at(planted())
+    tables = at(plant())
     assert scopes.scope_notes(tables, scope) == []
     rows = load_rows.by_layer(tables, scope)
     assert rows.columns == list(column_names("experts_layer"))
@@ -122,7 +122,7 @@ def test_figures_of_each_part(scope: scopes.PartName) -> None:
 
 
 def test_nodes_as_they_are_asked_for() -> None:
-    tables = at(planted())
+    tables = at(plant())
     assert set(load_rows.by_time(tables, "ep_group", nodes=1)["node_max_over_mean"]) == {None}
     unknown = replace(tables, ranks=tables.ranks.with_columns(host=pl.lit(None, pl.String)))
     assert set(load_rows.by_layer(unknown, "dp_group")["node_max_over_mean"]) == {None}
@@ -134,7 +134,7 @@ def test_narrower_scopes_pay_more() -> None:
     """Parts of equally many tokens: n sum f^2 is convex."""
     scopes: tuple[PartName, ...] = ("micro_batch", "ep_group", "dp_group", "global")
     found = {
-        scope: load_rows.by_layer(at(planted()), scope)["balance_loss"].drop_nulls().to_numpy()
+        scope: load_rows.by_layer(at(plant()), scope)["balance_loss"].drop_nulls().to_numpy()
         for scope in scopes
     }
     means = {scope: losses.mean() for scope, losses in found.items()}
@@ -144,19 +144,19 @@ def test_narrower_scopes_pay_more() -> None:
 
 
 def test_what_is_missing_is_left_out_and_told() -> None:
-    short = at(planted(without=(3,)))
+    short = at(plant(without=(3,)))
     rows = load_rows.by_layer(short, "ep_group")
     assert rows["scope_index"].unique().to_list() == [0]
     assert scopes.scope_notes(short, "ep_group") == [
         "1 of 2 expert-parallel groups are left out: not all of their ranks counted"
     ]
     assert load_rows.by_layer(short, "dp_group").is_empty()
-    untold = at(planted(told=False))
+    untold = at(plant(told=False))
     assert load_rows.by_layer(untold, "dp_group").is_empty()
     assert scopes.scope_notes(untold, "dp_group") == [
         "the ranks of each data-parallel group are not recorded"
     ]
-    con = planted()
+    con = plant()
     con.execute("update expert_counts set micro_batch = null where counted_by = 0")
     tables = at(con)
     assert set(load_rows.by_layer(tables, "micro_batch")["scope_index"]) == {1, 2, 3}
@@ -170,7 +170,7 @@ def test_what_is_missing_is_left_out_and_told() -> None:
 
 
 def test_each_rank_is_its_own_group_where_the_size_is_1() -> None:
-    con = planted(told=False)
+    con = plant(told=False)
     con.execute("update ranks set dp_size = 1")
     rows = load_rows.by_layer(at(con), "dp_group")
     assert set(rows["scope_index"]) == {0, 1, 2, 3}
@@ -179,7 +179,7 @@ def test_each_rank_is_its_own_group_where_the_size_is_1() -> None:
 
 def test_captures_do_not_mix() -> None:
     """Another run in the store, of other sizes, changes nothing of the first."""
-    con = planted()
+    con = plant()
     alone = at(con)
     key = {"run": "other", "capture": "d"}
     fill(con, "ranks", [{**key, "rank": r, "ep_size": 3, "world_size": 3} for r in range(3)])
@@ -204,7 +204,7 @@ def test_captures_do_not_mix() -> None:
 
 
 def test_holders_of_one_capture_beside_counts_of_another() -> None:
-    con = planted()
+    con = plant()
     key = {"run": "job", "capture": "d"}
     fill(con, "ranks", [{**key, "rank": r, "ep_size": 2} for r in range(2)])
     fill(con, "groups", [
@@ -222,7 +222,7 @@ def test_holders_of_one_capture_beside_counts_of_another() -> None:
 
 def test_dropped_tokens() -> None:
     k, sent = JOB.top_k, JOB.sequence * JOB.micro_batches * 4
-    tables = load.expert_rows(planted())
+    tables = load.expert_rows(plant())
     loads = imbalance.expert_loads(tables.load)
 
     def layers(routed: RouterTokens) -> pl.DataFrame:

@@ -34,7 +34,7 @@ def lines(con: duckdb.DuckDBPyConnection) -> list[dict[str, object]]:
     return hot_lines(con, [3], run=run, capture=capture)[3]
 
 
-def planted() -> list[tuple[int, int]]:
+def hot_pairs() -> list[tuple[int, int]]:
     """Tokens and experts of rank 3, most first: layer 1, the second half of four experts."""
     ((_, group),) = [one for one in groups(JOB) if one[0] == "ep" and 3 in one[1].ranks]
     held = {
@@ -50,15 +50,15 @@ def planted() -> list[tuple[int, int]]:
 
 def test_experts_by_counts_and_by_the_trace(con: duckdb.DuckDBPyConnection) -> None:
     found = lines(con)
-    most, expert = planted()[0]
+    most, expert = hot_pairs()[0]
     everywhere = JOB.sequence * JOB.top_k * JOB.micro_batches * JOB.dp
     assert found[0] == {
         "layer": 1, "expert": expert,
         "what": f"layer 1, expert {expert}: tokens per step,"
-        f" {most / sum(t for t, _ in planted()) * 100:.0f} % of the rank's",
+        f" {most / sum(t for t, _ in hot_pairs()) * 100:.0f} % of the rank's",
         "value": float(most), "peers": everywhere / JOB.experts, "unit": "tokens",
     }  # fmt: skip
-    assert [line["value"] for line in found] == [float(tokens) for tokens, _ in planted()]
+    assert [line["value"] for line in found] == [float(tokens) for tokens, _ in hot_pairs()]
     # Counted over all ranks, as a hook does: the trace tells which layers the stage has.
     con.execute("update expert_load set ep_rank = null")
     assert lines(con) == found
@@ -70,7 +70,7 @@ def test_what_to_collect(con: duckdb.DuckDBPyConnection) -> None:
     con.execute("delete from expert_load")
     *layers, last = lines(con)
     (layer,) = layers
-    held = sum(tokens for tokens, _ in planted())
+    held = sum(tokens for tokens, _ in hot_pairs())
     assert layer["what"] == "layer 1: tokens per step, 100 % of the rank's"
     assert layer["value"] == held
     assert layer["peers"] == JOB.sequence * JOB.top_k * JOB.micro_batches

@@ -29,7 +29,7 @@ def figures(rows: list[dict[str, Any]], **options: Any) -> pl.DataFrame:
     return reconcile_log(log, model_flops_by_convention=CONVENTIONS, peaks=PEAKS, **told)
 
 
-def found(frame: pl.DataFrame) -> set[tuple[str, str, str | None]]:
+def remarks(frame: pl.DataFrame) -> set[tuple[str, str, str | None]]:
     return set(frame.filter("reconciles").select("figure", "convention", "peak").rows())
 
 
@@ -54,10 +54,10 @@ def test_each_figure_beside_each_convention() -> None:
 
 def test_one_step_that_is_off_decides() -> None:
     rows = [{"step": n, "elapsed_s": 10.0, "tflops_per_s": 100.9} for n in range(5)]
-    assert found(figures(rows)) == {("tflops_per_s", "causal", None)}
+    assert remarks(figures(rows)) == {("tflops_per_s", "causal", None)}
     rows.append({"step": 5, "elapsed_s": 10.0, "tflops_per_s": 101.2})
     told = figures(rows)
-    assert found(told) == set()
+    assert remarks(told) == set()
     near = verdicts(told).row(0, named=True)
     assert (near["convention"], near["steps"], near["reconciles"]) == ("causal", 6, False)
     assert (near["ratio_min"], near["ratio_max"]) == pytest.approx((1.009, 1.012))
@@ -68,21 +68,21 @@ def test_one_step_that_is_off_decides() -> None:
     # Each step has its own time.
     rows[-1]["elapsed_s"] = 20.0
     rows[-1]["tflops_per_s"] = 50.0
-    assert found(figures(rows)) == {("tflops_per_s", "causal", None)}
+    assert remarks(figures(rows)) == {("tflops_per_s", "causal", None)}
 
 
 def test_logged_tokens_show_whose_they_are() -> None:
     of_job = figures([{"step": 1, "elapsed_s": 10.0, "tokens_per_s": 100_000.0}])
-    assert found(of_job) == {("tokens_per_s", "whole job", None)}
+    assert remarks(of_job) == {("tokens_per_s", "whole job", None)}
     of_one = figures([{"step": 1, "elapsed_s": 10.0, "tokens_per_s": 10_000.0}])
-    assert found(of_one) == {("tokens_per_s", "one device", None)}
+    assert remarks(of_one) == {("tokens_per_s", "one device", None)}
 
 
 @pytest.mark.parametrize(("whose", "rate"), [("device", 10_000.0), ("job", 100_000.0)])
 def test_a_log_without_times_has_its_rate(whose: str, rate: float) -> None:
     row = {"step": 1, "tokens_per_s": rate, "mfu_ratio": 0.25}
     told = figures([row], tokens_per_step=None, tokens_per_s_of=whose)
-    assert found(told) == {("mfu_ratio", "causal", "BF16")}
+    assert remarks(told) == {("mfu_ratio", "causal", "BF16")}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_as_step_by_step(steps: list[tuple[float, float]], convention: str) -> N
                 return
             if all(abs(ratio - 1) <= 0.01 for ratio in ratios):
                 expected.add(("mfu_ratio", name, peak))
-    assert found(figures(rows)) == expected
+    assert remarks(figures(rows)) == expected
 
 
 def test_conventions_of_a_model() -> None:

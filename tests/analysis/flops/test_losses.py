@@ -47,7 +47,7 @@ def _adds_up(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame) -> None:
 
 
 @pytest.fixture(scope="module")
-def lost() -> Callable[..., Lost]:
+def losses_of() -> Callable[..., Lost]:
     """Us of a mean step that each rank of a planted job loses to each term."""
 
     def of(**changes: Any) -> Lost:
@@ -63,7 +63,7 @@ def lost() -> Callable[..., Lost]:
     return of
 
 
-def grown(now: Lost, before: Lost, term: str) -> dict[int, float]:
+def grow(now: Lost, before: Lost, term: str) -> dict[int, float]:
     """How much more each rank loses to a term."""
     return {
         rank: now.get((rank, term), 0.0) - before.get((rank, term), 0.0)
@@ -72,63 +72,67 @@ def grown(now: Lost, before: Lost, term: str) -> dict[int, float]:
 
 
 @pytest.fixture(scope="module")
-def healthy(lost: Callable[..., Lost]) -> Lost:
-    return lost()
+def healthy(losses_of: Callable[..., Lost]) -> Lost:
+    return losses_of()
 
 
 STAGE_0, STAGE_1 = range(4), range(4, 8)  # rank 5 is in the second; so is the second host
 
 
 @pytest.mark.slow
-def test_a_low_clock_is_lost_where_it_is_low(lost: Callable[..., Lost], healthy: Lost) -> None:
-    now = lost(slow_clock=5)
+def test_a_low_clock_is_lost_where_it_is_low(losses_of: Callable[..., Lost], healthy: Lost) -> None:
+    now = losses_of(slow_clock=5)
     assert {rank for rank, term in now if term == "frequency"} == {5}
     assert now[5, "frequency"] == pytest.approx(0.2 * now[5, "achieved"], rel=1e-3)
-    waits, stalls = (grown(now, healthy, term) for term in ("peer_wait", "pipeline_wait"))
+    waits, stalls = (grow(now, healthy, term) for term in ("peer_wait", "pipeline_wait"))
     assert min(waits[rank] for rank in (4, 6, 7)) > 200 > 0 > waits[5]
     assert min(stalls[rank] for rank in STAGE_0) > 200 > max(stalls[rank] for rank in STAGE_1)
 
 
 @pytest.mark.slow
-def test_slow_kernels_are_the_cubes_inefficiency(lost: Callable[..., Lost], healthy: Lost) -> None:
-    now = lost(slow_rank=5, slow_rank_lowers_clock=False)
-    slower = grown(now, healthy, "cube_inefficiency")
+def test_slow_kernels_are_the_cubes_inefficiency(
+    losses_of: Callable[..., Lost], healthy: Lost
+) -> None:
+    now = losses_of(slow_rank=5, slow_rank_lowers_clock=False)
+    slower = grow(now, healthy, "cube_inefficiency")
     assert slower.pop(5) > 400 and max(map(abs, slower.values())) < 5
     assert not any(term == "frequency" for _, term in now)
-    assert max(map(abs, grown(now, healthy, "other_compute").values())) < 5
+    assert max(map(abs, grow(now, healthy, "other_compute").values())) < 5
 
 
 @pytest.mark.slow
 def test_more_tokens_are_work_for_one_and_waiting_for_its_group(
-    lost: Callable[..., Lost], healthy: Lost
+    losses_of: Callable[..., Lost], healthy: Lost
 ) -> None:
-    now = lost(overloaded=5)
-    work, waits = (grown(now, healthy, term) for term in ("achieved", "peer_wait"))
+    now = losses_of(overloaded=5)
+    work, waits = (grow(now, healthy, term) for term in ("achieved", "peer_wait"))
     assert work[5] > 200 and max(work[rank] for rank in (4, 6, 7)) < 0
     assert min(waits[rank] for rank in (4, 6, 7)) > 300 > 20 > abs(waits[5])
 
 
 @pytest.mark.slow
-def test_a_slow_host_idles_its_devices(lost: Callable[..., Lost], healthy: Lost) -> None:
-    now = lost(slow_host=1)
-    free = [grown(now, healthy, term) for term in ("host", "idle", "free")]
+def test_a_slow_host_idles_its_devices(losses_of: Callable[..., Lost], healthy: Lost) -> None:
+    now = losses_of(slow_host=1)
+    free = [grow(now, healthy, term) for term in ("host", "idle", "free")]
     idle = {rank: sum(term[rank] for term in free) for rank in (*STAGE_0, *STAGE_1)}
     assert min(idle[rank] for rank in STAGE_1) > 1000 > 5 > max(idle[rank] for rank in STAGE_0)
 
 
 @pytest.mark.slow
-def test_a_slow_link_is_time_that_moves_bytes(lost: Callable[..., Lost], healthy: Lost) -> None:
-    now = lost(slow_link=(5,))
-    exposed, waits = (grown(now, healthy, term) for term in ("transfer", "peer_wait"))
+def test_a_slow_link_is_time_that_moves_bytes(
+    losses_of: Callable[..., Lost], healthy: Lost
+) -> None:
+    now = losses_of(slow_link=(5,))
+    exposed, waits = (grow(now, healthy, term) for term in ("transfer", "peer_wait"))
     assert min(exposed[rank] for rank in STAGE_1) > 1500 > 50 > max(exposed[r] for r in STAGE_0)
     assert max(map(abs, waits.values())) < 20
 
 
 @pytest.mark.slow
 def test_less_overlap_is_more_time_that_moves_bytes(
-    lost: Callable[..., Lost], healthy: Lost
+    losses_of: Callable[..., Lost], healthy: Lost
 ) -> None:
-    assert min(grown(lost(overlap=0.3), healthy, "transfer").values()) > 200
+    assert min(grow(losses_of(overlap=0.3), healthy, "transfer").values()) > 200
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def random_model(seed: int) -> Model:
     )  # fmt: skip
 
 
-def documented(model: Model, seq_length: int, *, half: bool) -> float:
+def document(model: Model, seq_length: int, *, half: bool) -> float:
     """Megatron's `num_floating_point_operations` of a token, in one sum of floats.
 
     From its documented form: a factor for forward and backward and the two products of a
@@ -155,7 +155,7 @@ def in_megatrons_words(term: Term) -> str:
 def test_our_count_by_megatrons_conventions_is_megatrons(seed: int, convention: Convention) -> None:
     model, length = random_model(seed), 7 + 13 * seed
     theirs = megatron_flops(model, sequence_length=length, convention=convention)
-    written_out = documented(model, length, half=convention == "current")
+    written_out = document(model, length, half=convention == "current")
     assert float(theirs) == pytest.approx(written_out, rel=1e-12)
     ours = count(model, sequence_length=length, attention=attention_of(convention))
     rows = compare(ours, convention)

@@ -44,13 +44,13 @@ GRADIENT = {
 }  # fmt: skip
 
 
-def opened(path: Path) -> Any:
+def open_profile(path: Path) -> Any:
     return store.open(path)
 
 
 @pytest.fixture(scope="module")
 def qwen(real_stores: Callable[[str], Path]) -> Figures:
-    con = opened(real_stores("qwen3_pp2_dp2_text_level2"))
+    con = open_profile(real_stores("qwen3_pp2_dp2_text_level2"))
     return mfu(con)
 
 
@@ -95,7 +95,7 @@ def test_convolutions_in_single_precision(
     name: str, real_stores: Callable[[str], Path], goldens: dict[str, Any]
 ) -> None:
     """Text and database agree; the peak of FP32 is not known of a chip without a name."""
-    con = opened(real_stores(name))
+    con = open_profile(real_stores(name))
     found = mfu(con)
     expected = goldens["alexnet_ddp_text_level1"]["0"]["flops"]["matmul_flops"]
     assert found.rows["matmul_flops"].to_list() == [expected] * 2
@@ -117,7 +117,9 @@ def test_convolutions_in_single_precision(
 
 
 def test_level_0_has_neither_shapes_nor_a_peak(real_stores: Callable[[str], Path]) -> None:
-    found = mfu(opened(real_stores("alexnet_ddp_text_level0")), given_peaks={"bf16": 353.9e12})
+    found = mfu(
+        open_profile(real_stores("alexnet_ddp_text_level0")), given_peaks={"bf16": 353.9e12}
+    )
     for row in found.rows.to_dicts():
         assert row["matmul_flops"] is row["attention_flops_full"] is row["other_flops"] is None
         assert row["kernel_mfu_causal_ratio"] is row["kernel_mfu_full_ratio"] is None
@@ -135,7 +137,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figures]:
     found = {}
     for form in ("text", "db"):
         assert ingest(folder / form, folder / f"{form}-store", summarise=summarise, jobs=1)
-        found[form] = mfu(opened(folder / f"{form}-store"))
+        found[form] = mfu(open_profile(folder / f"{form}-store"))
     return found
 
 
@@ -166,7 +168,7 @@ def test_a_slow_clock_is_seen(job: dict[str, Figures]) -> None:
 @pytest.mark.slow
 def test_the_sample_has_figures(sample_store: Path) -> None:
     """Eight ranks, as text, as databases and as both."""
-    found = mfu(opened(sample_store), use=ModelUse(TINY, 2048, 8192, recompute="none"))
+    found = mfu(open_profile(sample_store), use=ModelUse(TINY, 2048, 8192, recompute="none"))
     assert found.rows.height == 16
     known = found.rows
     assert known.drop_nulls().height == 16 and (known["unresolved_kernel_ns"] == 0).all()

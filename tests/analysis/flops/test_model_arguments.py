@@ -41,17 +41,17 @@ torchrun $DISTRIBUTED_ARGS pretrain_gpt.py --num-layers ${NUM_LAYERS} --noop-lay
 """
 
 
-def padded(name: str) -> Model:
+def pad(name: str) -> Model:
     return replace(DEEPSEEK, name=name, layers=64, noop_layers=(61, 62, 63))
 
 
 def test_a_launch_script(tmp_path: Path) -> None:
     path = tmp_path / "pretrain.sh"
     path.write_text(SCRIPT)
-    assert model_of(path) == padded("pretrain")
+    assert model_of(path) == pad("pretrain")
 
 
-def printed(values: dict[str, Any], prefix: str = "") -> str:
+def log_text(values: dict[str, Any], prefix: str = "") -> str:
     lines = [f"{prefix}------------------------ arguments ------------------------"]
     lines += [
         f"{prefix}  {name} {'.' * max(48 - len(name), 2)} {value}" for name, value in values.items()
@@ -98,24 +98,24 @@ def test_a_training_log(tmp_path: Path, prefix: str) -> None:
     after = (
         "\n  hidden_size .......... 1\n iteration 1/ 2000 | elapsed time per iteration (ms): 7\n"
     )
-    path.write_text(echoed + printed(LOGGED, prefix) + after)
+    path.write_text(echoed + log_text(LOGGED, prefix) + after)
     described = model_of(path)
     experts = described.experts
     assert experts is not None and experts.layer_frequency == (0,) * 3 + (1,) * 61
     assert replace(
         described, experts=replace(experts, layer_frequency=1, leading_dense_layers=3)
-    ) == padded("train")
+    ) == pad("train")
     assert parameters(described) == parameters(DEEPSEEK)
 
 
 def test_a_vocabulary_that_is_told_after_the_arguments(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     values = {key: value for key, value in LOGGED.items() if key != "padded_vocab_size"}
-    path.write_text(printed(values))
+    path.write_text(log_text(values))
     with pytest.raises(UsageError, match="missing padded_vocab_size or vocab_size"):
         model_of(path)
     said = "\n > padded vocab (size: 50257) with 47 dummy tokens (new size: 50304)\n"
-    path.write_text(printed({**values, "vocab_size": None}) + said)
+    path.write_text(log_text({**values, "vocab_size": None}) + said)
     assert model_of(path).vocabulary_size == 50304
 
 

@@ -133,7 +133,7 @@ def config(folder: Path, values: dict[str, Any]) -> Path:
     return path
 
 
-def named(model: Model, name: str) -> Model:
+def with_name(model: Model, name: str) -> Model:
     return replace(model, name=name)
 
 
@@ -152,7 +152,7 @@ def test_configurations_are_their_presets(
     tmp_path: Path, values: dict[str, Any], preset: str
 ) -> None:
     described = model_of(config(tmp_path, values))
-    assert named(described, preset) == model_of(preset)
+    assert with_name(described, preset) == model_of(preset)
     assert model_of(tmp_path) == described  # by its folder, as models are kept
     assert described.name == tmp_path.name
 

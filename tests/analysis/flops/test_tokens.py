@@ -30,7 +30,7 @@ SLOW = pytest.mark.slow
 TABLES = ("ranks", "groups", "steps", "kernels")
 
 
-def planted(job: Job) -> Any:
+def plant(job: Job) -> Any:
     con = connect()
     put(con, canonical_frames(job, capture="c", tables=TABLES, pipes=False))
     return con
@@ -48,7 +48,7 @@ def tokens(found: Figures) -> list[int | None]:
 def test_planted_micro_batches(micro_batches: int, recompute: Recompute) -> None:
     """Of the whole job, of one stage of it, and of one rank; counted as in the whole for one."""
     job = replace(JOB, micro_batches=micro_batches, recompute=recompute)
-    con, expected = planted(job), micro_batches * job.sequence * job.dp
+    con, expected = plant(job), micro_batches * job.sequence * job.dp
     for kept in ((0, 1, 2, 3), (2, 3), (3,)):
         listed = ", ".join(map(str, kept))
         con.execute(f"delete from kernels where rank not in ({listed})")
@@ -71,7 +71,7 @@ def test_planted_micro_batches(micro_batches: int, recompute: Recompute) -> None
 
 def test_tensor_parallel_ranks_share_the_tokens() -> None:
     job = replace(JOB, tp=2, layers=2, pp=1)
-    found = mfu(planted(job), use=replace(AUTO, model=replace(MODEL, layers=2)))
+    found = mfu(plant(job), use=replace(AUTO, model=replace(MODEL, layers=2)))
     assert tokens(found) == [2 * job.sequence * job.dp]
     assert found.rows["model_flops"].null_count() == 0
 
@@ -117,7 +117,7 @@ SMALL = Model("small", layers=4, hidden_size=64, vocabulary_size=100, ffn_size=1
               attention=GroupedQueries(4, 4, 16))  # fmt: skip
 
 
-def counted(
+def counts(
     gradients: dict[int, int],
     *,
     model: Model = SMALL,
@@ -179,7 +179,7 @@ def test_micro_batches_of_gradients(
 ) -> None:
     replicas = options.get("dp_size") or 1
     options = {name: value for name, value in options.items() if name != "dp_rank"}
-    number, notes = counted(gradients, **options)
+    number, notes = counts(gradients, **options)
     assert number == micro_batches * 64 * replicas
     assert f"{micro_batches} micro-batches x 64 tokens x {replicas} data" in notes
 
@@ -207,7 +207,7 @@ def test_micro_batches_of_gradients(
 def test_what_does_not_come_out_whole_is_not_known(
     gradients: dict[int, int], options: dict[str, Any], reason: str
 ) -> None:
-    number, notes = counted(gradients, **options)
+    number, notes = counts(gradients, **options)
     assert number is None and reason in notes and "give --tokens-per-step N" in notes
 
 
@@ -217,7 +217,7 @@ def test_packed_sequences_tell_their_tokens() -> None:
         **GRADIENT, "input_shapes": "96,8,16;96,8,16;96,8,16;96,8,16;;96,8,8;96,8,8;3",
         "input_dtypes": "DT_BF16;DT_BF16;DT_BF16;DT_BF16;;FLOAT;FLOAT;INT64",
     }  # fmt: skip
-    number, notes = counted({0: 6}, gradient=packed)
+    number, notes = counts({0: 6}, gradient=packed)
     assert number == 3 * 96 and "lengths of the sequences" in notes
 
 
@@ -225,7 +225,7 @@ EXECUTED = 2 * 2048 * 1024 * 1024
 PER_TOKEN = float(count(SMALL, sequence_length=64).train_flops)
 
 
-def needed(*kernels: dict[str, object], factor: float, **told: Any) -> Figures:
+def need(*kernels: dict[str, object], factor: float, **told: Any) -> Figures:
     """A model that needs `factor` x what a matrix product takes, on one rank."""
     con = connect()
     use = {name: told.pop(name) for name in ("recompute", "model") if name in told}
@@ -237,8 +237,8 @@ def needed(*kernels: dict[str, object], factor: float, **told: Any) -> Figures:
 
 
 def test_a_model_that_needs_more_than_was_executed_is_refused() -> None:
-    assert needed(MATMUL, factor=1.04).rows["model_flops"].null_count() == 0
-    found = needed(MATMUL, factor=1.06, recompute="none")
+    assert need(MATMUL, factor=1.04).rows["model_flops"].null_count() == 0
+    found = need(MATMUL, factor=1.06, recompute="none")
     (row,) = found.rows.to_dicts()
     assert row["model_flops"] is row["model_mfu_ratio"] is row["hfu_ratio"] is None
     assert row["tokens_per_step"] is not None and row["tokens_basis"] == "as given"
@@ -249,33 +249,33 @@ def test_a_model_that_needs_more_than_was_executed_is_refused() -> None:
 
 def test_with_kernels_of_unknown_flops_it_is_a_note() -> None:
     unknown = {**MATMUL, "input_shapes": None}
-    found = needed(MATMUL, unknown, factor=3)
+    found = need(MATMUL, unknown, factor=3)
     assert found.rows["model_flops"].null_count() == 0
     assert any("kernels of unknown FLOPs" in note for note in found.notes)
     assert not any("kernels of unknown FLOPs" in note
-                   for note in needed(MATMUL, unknown, factor=0.9).notes)  # fmt: skip
+                   for note in need(MATMUL, unknown, factor=0.9).notes)  # fmt: skip
 
 
 def test_recomputed_work_that_was_not_executed_is_refused() -> None:
     """HFU alone: the model's own need is met."""
-    found = needed(MATMUL, factor=0.9, recompute="full")
+    found = need(MATMUL, factor=0.9, recompute="full")
     (row,) = found.rows.to_dicts()
     assert row["model_mfu_ratio"] is not None and row["hfu_ratio"] is None
     assert any(note.startswith("HFU refused: small needs") for note in found.notes)
-    assert needed(MATMUL, factor=0.7, recompute="full").rows["hfu_ratio"].null_count() == 0
+    assert need(MATMUL, factor=0.7, recompute="full").rows["hfu_ratio"].null_count() == 0
 
 
 def test_a_part_of_the_ranks_has_its_share() -> None:
     """One of four; nothing is said where stages are not known, and more is let pass where they
     may be uneven."""
     share = {"world_size": 4, "pp_size": 1, "dp_size": 4}
-    assert needed(MATMUL, factor=4.1, **share).rows["model_flops"].null_count() == 0
-    assert needed(MATMUL, factor=4.3, **share).rows["model_flops"].null_count() == 1
-    assert needed(MATMUL, factor=40, world_size=4).rows["model_flops"].null_count() == 0
+    assert need(MATMUL, factor=4.1, **share).rows["model_flops"].null_count() == 0
+    assert need(MATMUL, factor=4.3, **share).rows["model_flops"].null_count() == 1
+    assert need(MATMUL, factor=40, world_size=4).rows["model_flops"].null_count() == 0
     staged = {"world_size": 4, "pp_size": 4, "dp_size": 1}
     layers = 1 - 2 * 64 * 100 * 3 / PER_TOKEN  # a stage may be without the head
-    assert needed(MATMUL, factor=5.9 / layers, **staged).rows["model_flops"].null_count() == 0
-    assert needed(MATMUL, factor=6.1 / layers, **staged).rows["model_flops"].null_count() == 1
+    assert need(MATMUL, factor=5.9 / layers, **staged).rows["model_flops"].null_count() == 0
+    assert need(MATMUL, factor=6.1 / layers, **staged).rows["model_flops"].null_count() == 1
     # Experts of the ranks that were not recorded may have the tokens.
     routed = replace(SMALL, experts=Experts(routed=8, top_k=2, ffn_size=128))
-    assert needed(MATMUL, factor=4.5, model=routed, **share).rows["model_flops"].null_count() == 0
+    assert need(MATMUL, factor=4.5, model=routed, **share).rows["model_flops"].null_count() == 0

@@ -80,7 +80,7 @@ def test_greedy_is_within_2_percent_of_exact(count: int) -> None:
         assert slowest(costs, greedy(costs, ranks), ranks) <= 1.02 * best
 
 
-def planted(seed: int, steps: int = 12) -> tuple[pl.DataFrame, pl.DataFrame, SequenceCost]:
+def plant(seed: int, steps: int = 12) -> tuple[pl.DataFrame, pl.DataFrame, SequenceCost]:
     """Lengths, and times of a rank's compute with 1 % of noise."""
     chance = np.random.default_rng(seed)
     truth = SequenceCost(8e6, 900.0, 0.11, 0.0, 0)
@@ -100,7 +100,7 @@ def planted(seed: int, steps: int = 12) -> tuple[pl.DataFrame, pl.DataFrame, Seq
 @pytest.mark.parametrize("sync", ["step", "micro-batch"])
 @pytest.mark.parametrize("seed", range(3))
 def test_planted_lengths(seed: int, sync: Sync) -> None:
-    lengths, times, truth = planted(seed)
+    lengths, times, truth = plant(seed)
     cost = fitted_cost(lengths, times)
     assert cost.error_share < 0.02
     found = sequence_balance(lengths, cost, sync)
@@ -117,7 +117,7 @@ def test_planted_lengths(seed: int, sync: Sync) -> None:
 
 def test_the_arrangement_saves_what_it_says_it_does() -> None:
     """By the true cost, beside leaving sequences where they are."""
-    lengths, times, truth = planted(5, steps=4)
+    lengths, times, truth = plant(5, steps=4)
     cost = fitted_cost(lengths, times)
     told = sequence_balance(lengths, cost)
     for step in range(4):

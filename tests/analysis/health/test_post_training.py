@@ -30,7 +30,7 @@ def rl_steps(count: int = 1, **seconds: float) -> pl.DataFrame:
     return of(range(count), **told).steps
 
 
-def rated(rates: Sequence[float | None], time_ns: int = 1) -> pl.DataFrame:
+def rate_steps(rates: Sequence[float | None], time_ns: int = 1) -> pl.DataFrame:
     told = pl.Series("tokens_per_second", rates, dtype=pl.Float64)
     return told.to_frame().with_columns(step_ns=pl.lit(time_ns, pl.Int64))
 
@@ -42,7 +42,7 @@ def bounds(steps: pl.DataFrame, cards: Cards | None = None) -> dict[Any, dict[st
 
 def test_published_rates_and_linearity() -> None:
     """14.0k, 25.0k fused and 35.0k stale tokens/s of a supernode; 127k of four."""
-    logs = {1: rated([35.0e3]), 4: rated([127.0e3])}
+    logs = {1: rate_steps([35.0e3]), 4: rate_steps([127.0e3])}
     last = health_scaling(logs).row(1, named=True)
     assert round(last["linear_share"], 3) == 0.907
     assert last["supernode_tokens_per_s"] == 31_750
@@ -150,16 +150,19 @@ def test_linearity_has_an_interval_that_covers() -> None:
     covered = 0
     for _ in range(200):
         logs = {
-            n: rated((35e3 * n * share * np.exp(0.05 * chance.standard_normal(20))).tolist())
+            n: rate_steps((35e3 * n * share * np.exp(0.05 * chance.standard_normal(20))).tolist())
             for n, share in ((1, 1.0), (2, 0.95), (4, 0.907))
         }
         last = health_scaling(logs).row(-1, named=True)
         covered += last["low"] <= 0.907 <= last["high"]
     assert 0.9 <= covered / 200 <= 0.99
     with pytest.raises(UsageError, match="4 supernode"):
-        health_scaling({1: rated([1.0]), 4: rated([None])})
+        health_scaling({1: rate_steps([1.0]), 4: rate_steps([None])})
     # Steps of as many tokens, one three times as long: its rate counts for all of its time.
-    even, uneven = rated([50.0, 50.0], 2), pl.concat([rated([100.0], 1), rated([100.0 / 3], 3)])
+    even, uneven = (
+        rate_steps([50.0, 50.0], 2),
+        pl.concat([rate_steps([100.0], 1), rate_steps([100.0 / 3], 3)]),
+    )
     rows = health_scaling({1: even, 2: uneven})
     assert rows["tokens_per_second"].to_list() == pytest.approx([50.0, 50.0])
     now = rl_steps(elapsed_s=1.0, generation_s=0.8, update_actor_s=0.2, step_tokens=100.0)

@@ -16,7 +16,7 @@ from tests.analysis.tables import connect, fill, kernel
 STEPS = 300
 
 
-def logged(step: int) -> dict[str, Any]:
+def log(step: int) -> dict[str, Any]:
     """Step 150 has a spike; from 200 on steps take longer; each 50th writes a checkpoint."""
     elapsed_s = (1.2 if step >= 200 else 1.0) + step % 7 / 1000 + (5.0 if step % 50 == 0 else 0.0)
     return {
@@ -36,7 +36,7 @@ def con() -> duckdb.DuckDBPyConnection:
             kernel(1000 * step, 500, step, capture=name) for step in (first, first + 1)
         ])  # fmt: skip
         count = STEPS if number == 4 else first
-        fill(con, "train_log", [{**logged(step), "capture": name} for step in range(count)])
+        fill(con, "train_log", [{**log(step), "capture": name} for step in range(count)])
     open_views(con)
     return con
 

@@ -75,7 +75,7 @@ def _fault(fault: str, chance: random.Random, job: Job) -> dict[str, Any]:
     return {}
 
 
-def judged(fault: str, seed: int) -> Verdict:
+def verdict(fault: str, seed: int) -> Verdict:
     """A job with the fault, by `host_gains`, beside itself without the fault."""
     job = host_job(fault, seed)
     frames = canonical_frames(job, tables=TABLES, pipes=False)

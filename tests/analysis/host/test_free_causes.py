@@ -72,7 +72,7 @@ def random_rank(rank: int, chance: random.Random) -> dict[str, list[Row]]:
     return tables
 
 
-def counted(tables: dict[str, list[Row]]) -> Counter[tuple[str, str]]:
+def count(tables: dict[str, list[Row]]) -> Counter[tuple[str, str]]:
     """The cause and stage of every free nanosecond of which a launch tells."""
     launches = {row["device_start_ns"]: row for row in tables["launches"]}
     gaps, until = [], None
@@ -126,7 +126,7 @@ def test_every_nanosecond_has_the_cause_that_counting_gives_it() -> None:
     for row in answer(con, "free_causes"):
         if row["by_key"] == "cause":
             found[row["rank"]][row["cause"], row["stage"]] += row["free_ns"]
-    assert found == [counted(tables) for tables in ranks]
+    assert found == [count(tables) for tables in ranks]
     assert len({key for one in found for key in one}) > 15
 
 

@@ -7,7 +7,7 @@ import pytest
 from npuscope.analysis.host.gains import host_gains
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.generate import small
-from tests.analysis.host.host_jobs import FAULTS, TABLES, judged
+from tests.analysis.host.host_jobs import FAULTS, TABLES, verdict
 from tests.analysis.pipeline.random_jobs import opened_frames
 from tests.analysis.tables import answer, connect, fill
 
@@ -79,11 +79,11 @@ def test_launches_on_far_cores_take_as_much_longer_as_they_do() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_comes_first_with_the_gain_of_its_end(fault: str) -> None:
-    told = judged(fault, 0)
+    told = verdict(fault, 0)
     assert told.is_first
     assert told.error < 0.1
 
 
 @pytest.mark.slow
 def test_nothing_is_found_in_a_healthy_job() -> None:
-    assert max(judged("clean", 0).shares.values()) < 0.01
+    assert max(verdict("clean", 0).shares.values()) < 0.01

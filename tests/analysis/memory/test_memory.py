@@ -22,7 +22,7 @@ def one(rows: Any) -> dict[str, Any]:
     return dict(row)
 
 
-def held(con: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]]:
+def holders(con: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]]:
     names = ("holder", "name", "held_bytes", "block_count", "since_ns", "released_ns")
     return [tuple(row[name] for name in names) for row in query.memory_holders(con).to_dicts()]
 
@@ -112,7 +112,7 @@ def test_the_largest_figures_do_not_overflow() -> None:
 
     assert (row["peak_bytes"], row["peak_ns"]) == (most, most - 9)
     assert (row["peak_allocated_bytes"], row["fragmentation_bytes"]) == (most, 0)
-    assert held(con)[1] == ("operator", "a", most, 1, 1, None)
+    assert holders(con)[1] == ("operator", "a", most, 1, 1, None)
     assert query.memory_steps(con)["end_bytes"].to_list() == [most]
     assert query.memory_curve(con, bins=3)["allocated_max_bytes"].to_list() == [most, most]
 
@@ -132,7 +132,7 @@ BLOCKS = [
 def test_holders_at_the_peak() -> None:
     con = tables([Record(10, 60), Record(20, 100), Record(30, 100)], BLOCKS)
 
-    assert held(con) == [
+    assert holders(con) == [
         ("unexplained", None, 33, None, None, None),
         ("operator", "mm", 40, 2, 5, None),
         ("operator", "add", 20, 1, 20, 30),
@@ -171,7 +171,7 @@ def test_the_curve_that_rose_highest_tells_the_moment() -> None:
 def test_blocks_that_say_more_than_the_curve_leave_a_negative_rest() -> None:
     con = tables([Record(20, 50)], [Block("a", 80, 1, None)])
 
-    assert [row[2] for row in held(con)] == [-30, 80]
+    assert [row[2] for row in holders(con)] == [-30, 80]
 
 
 def test_devices_hold_their_own_blocks() -> None:
@@ -186,9 +186,9 @@ def test_devices_hold_their_own_blocks() -> None:
 
 
 def test_without_blocks_or_without_a_curve_nobody_is_said_to_hold_anything() -> None:
-    assert held(tables([Record(10, 50)])) == []
-    assert held(tables([], BLOCKS)) == []
-    assert held(tables([Record(10, None, 50, component="APP")], BLOCKS)) == []
+    assert holders(tables([Record(10, 50)])) == []
+    assert holders(tables([], BLOCKS)) == []
+    assert holders(tables([Record(10, None, 50, component="APP")], BLOCKS)) == []
 
 
 def test_spread_names_the_rank_with_the_most() -> None:

@@ -24,7 +24,7 @@ Figures = dict[str, tuple[int | None, ...]]
 
 
 @pytest.fixture(scope="module")
-def opened(real_stores: Callable[[str], Path]) -> Iterator[Opened]:
+def stores(real_stores: Callable[[str], Path]) -> Iterator[Opened]:
     cons: Opened = {name: store.open(real_stores(name)) for name in TEXT + DB}
     yield cons
     for con in cons.values():
@@ -51,8 +51,8 @@ def golden(goldens: dict[str, Any], name: str, rank: int) -> Figures:
 
 
 @pytest.mark.parametrize(("name", "rank"), RANKS)
-def test_peaks(opened: Opened, goldens: dict[str, Any], name: str, rank: int) -> None:
-    frame = query.memory(opened[name], Scope(rank=rank))
+def test_peaks(stores: Opened, goldens: dict[str, Any], name: str, rank: int) -> None:
+    frame = query.memory(stores[name], Scope(rank=rank))
     own = frame.filter(frame["source"] == "record")
 
     names = ("sample_count", "peak_bytes", "peak_allocated_bytes", "peak_active_bytes")
@@ -75,9 +75,9 @@ def test_peaks(opened: Opened, goldens: dict[str, Any], name: str, rank: int) ->
 
 
 @pytest.mark.parametrize(("name", "rank"), RANKS)
-def test_a_peak_is_where_the_curve_first_reaches_it(opened: Opened, name: str, rank: int) -> None:
-    for row in query.memory(opened[name], Scope(rank=rank)).to_dicts():
-        curve = opened[name].execute(
+def test_a_peak_is_where_the_curve_first_reaches_it(stores: Opened, name: str, rank: int) -> None:
+    for row in query.memory(stores[name], Scope(rank=rank)).to_dicts():
+        curve = stores[name].execute(
             "select timestamp_ns, allocated_bytes, reserved_bytes from memory where rank = ? and"
             " source = ? and component = ? order by timestamp_ns",
             [rank, row["source"], row["component"]],
@@ -92,18 +92,18 @@ def test_a_peak_is_where_the_curve_first_reaches_it(opened: Opened, name: str, r
 
 @pytest.mark.parametrize(("name", "rank"), RANKS)
 def test_the_whole_curve_and_the_only_step_reach_the_same_peak(
-    opened: Opened, name: str, rank: int
+    stores: Opened, name: str, rank: int
 ) -> None:
     steps = {
         row["component"]: row["peak_bytes"]
-        for row in query.memory_steps(opened[name], Scope(rank=rank)).to_dicts()
+        for row in query.memory_steps(stores[name], Scope(rank=rank)).to_dicts()
         if row["source"] == "record" and row["level"] == "allocated"
     }
-    curve = query.memory_curve(opened[name], Scope(rank=rank), source="record", bins=50)
+    curve = query.memory_curve(stores[name], Scope(rank=rank), source="record", bins=50)
 
     peaks = {
         row["component"]: row["peak_allocated_bytes"]
-        for row in query.memory(opened[name], Scope(rank=rank)).to_dicts()
+        for row in query.memory(stores[name], Scope(rank=rank)).to_dicts()
         if row["peak_allocated_bytes"] is not None
     }
     assert {"PTA", "PTA+GE"} <= peaks.keys()
@@ -111,27 +111,27 @@ def test_the_whole_curve_and_the_only_step_reach_the_same_peak(
     for component, most in peaks.items():
         points = curve.filter(curve["component"] == component)
         assert points["allocated_max_bytes"].max() == most
-    assert query.memory_growth(opened[name], Scope(rank=rank))["is_steady"].null_count() > 0
+    assert query.memory_growth(stores[name], Scope(rank=rank))["is_steady"].null_count() > 0
 
 
 @pytest.mark.parametrize(("name", "rank"), RANKS)
-def test_holders_add_up_to_the_peak(opened: Opened, name: str, rank: int) -> None:
-    holders = query.memory_holders(opened[name], Scope(rank=rank))
-    (main,) = query.memory_facts(opened[name], Scope(rank=rank)).main.to_dicts()
+def test_holders_add_up_to_the_peak(stores: Opened, name: str, rank: int) -> None:
+    holders = query.memory_holders(stores[name], Scope(rank=rank))
+    (main,) = query.memory_facts(stores[name], Scope(rank=rank)).main.to_dicts()
 
     assert holders["component"].unique().to_list() == ["PTA+GE"] == [main["component"]]
     assert holders["held_bytes"].sum() == main["peak_allocated_bytes"]
     assert holders["peak_ns"].unique().to_list() == [main["peak_allocated_ns"]]
     assert holders["holder"].to_list()[0] == "unexplained"
-    blocks = query.memory_blocks(opened[name], Scope(rank=rank))
+    blocks = query.memory_blocks(stores[name], Scope(rank=rank))
     assert blocks["size_bytes"].sum() == holders["held_bytes"][1:].sum()
 
 
-def test_text_and_db_of_the_same_program_name_the_same_holders(opened: Opened) -> None:
+def test_text_and_db_of_the_same_program_name_the_same_holders(stores: Opened) -> None:
     """Parameters and optimizer states, then the gradients, whichever way they are exported."""
     answers = []
     for name in (TEXT[0], DB[0]):
-        frame = query.memory_holders(opened[name], Scope(rank=0))
+        frame = query.memory_holders(stores[name], Scope(rank=0))
         answers.append(frame.select("holder", "name", "held_bytes", "block_count").rows())
     assert answers[0] == answers[1]
     assert answers[0][:3] == [
@@ -141,13 +141,13 @@ def test_text_and_db_of_the_same_program_name_the_same_holders(opened: Opened) -
     ]
 
 
-def test_what_qwen3_does_not_explain_is_what_it_began_with(opened: Opened) -> None:
+def test_what_qwen3_does_not_explain_is_what_it_began_with(stores: Opened) -> None:
     """Weights and optimizer states are older than the capture: the level before its first block."""
-    (first_level, first_block) = opened[QWEN3].execute(
+    (first_level, first_block) = stores[QWEN3].execute(
         "select arg_min(allocated_bytes, timestamp_ns), (select arg_min(size_bytes,"
         " allocated_at_ns) from operator_memory) from memory where component = 'PTA'"
     ).fetchall()[0]  # fmt: skip
-    holders = query.memory_holders(opened[QWEN3], Scope(rank=0))
+    holders = query.memory_holders(stores[QWEN3], Scope(rank=0))
 
     assert holders["held_bytes"][0] == first_level - first_block == 4_514_074_624
     assert holders["name"][1] == "aten::matmul"

@@ -82,7 +82,7 @@ def test_steps_that_were_not_kept_have_no_level() -> None:
     assert [row[0] for row in ends(con)] == [2]
 
 
-def growing(levels: Sequence[int]) -> dict[str, Any]:
+def grow(levels: Sequence[int]) -> dict[str, Any]:
     """Growth over one step per level."""
     con = tables(
         [Record(10 * n + 5, level) for n, level in enumerate(levels)],
@@ -93,7 +93,7 @@ def growing(levels: Sequence[int]) -> dict[str, Any]:
 
 
 def test_a_leak_of_the_same_size_in_every_step_is_steady() -> None:
-    row = growing([1000 * MIB + n * 3 * MIB for n in range(6)])
+    row = grow([1000 * MIB + n * 3 * MIB for n in range(6)])
 
     assert row["is_steady"] is True
     assert (row["growth_per_step_bytes"], row["growth_bytes"]) == (3 * MIB, 15 * MIB)
@@ -103,7 +103,7 @@ def test_a_leak_of_the_same_size_in_every_step_is_steady() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_too_few_steps_tell_no_trend(count: int) -> None:
-    row = growing([1000 * MIB + n * 3 * MIB for n in range(count)])
+    row = grow([1000 * MIB + n * 3 * MIB for n in range(count)])
 
     assert row["is_steady"] is None
     assert (row["growth_bytes"] is None) == (count == 1)
@@ -121,4 +121,4 @@ def test_too_few_steps_tell_no_trend(count: int) -> None:
     ],
 )
 def test_no_wolf(reason: str, levels: list[int]) -> None:
-    assert growing(levels)["is_steady"] is False, reason
+    assert grow(levels)["is_steady"] is False, reason

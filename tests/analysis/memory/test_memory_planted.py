@@ -31,7 +31,7 @@ FORMS: dict[str, tuple[Literal["text", "db"], ...]] = {
 Planted = tuple[list[Record], list[Block], list[Step]]
 
 
-def planted(job: Job) -> Planted:
+def plant(job: Job) -> Planted:
     """Records, blocks and steps of a job, straight from the simulation."""
     records: list[Record] = []
     blocks: list[Block] = []
@@ -71,7 +71,7 @@ def read(
     write_job(JOBS[name], folder / "job", forms=FORMS[form])
     assert ingest(folder / "job", folder / "store", summarise=summarise).is_complete
     con = store.open(folder / "store")
-    yield planted(JOBS[name]), con
+    yield plant(JOBS[name]), con
     con.close()
 
 

@@ -57,8 +57,8 @@ def put(
     for table in TABLES:
         CON.execute(f"delete from {table}")
     dice = random.Random(seed)
-    fill(CON, "memory", dice.sample([moved(r.row) for r in found], len(found)))
-    fill(CON, "operator_memory", dice.sample([moved(b.row) for b in held], len(held)))
+    fill(CON, "memory", dice.sample([move(r.row) for r in found], len(found)))
+    fill(CON, "operator_memory", dice.sample([move(b.row) for b in held], len(held)))
     fill(CON, "steps", [
         {"rank": s.rank, "step": s.step, "window_start_ns": s.start_ns + SHIFT_NS,
          "window_end_ns": s.end_ns + SHIFT_NS}
@@ -66,7 +66,7 @@ def put(
     ])  # fmt: skip
 
 
-def moved(row: Any) -> dict[str, Any]:
+def move(row: Any) -> dict[str, Any]:
     times = ("timestamp_ns", "allocated_at_ns", "released_at_ns")
     return {
         name: value + SHIFT_NS if name in times and value is not None else value

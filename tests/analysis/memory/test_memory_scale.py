@@ -17,7 +17,7 @@ PERIOD_NS = 1_000
 BASE, SWING, LEAK = 30_000_000_000, 1_000, 4_000_000
 
 
-def written(folder: Path, rows: int, steps: int) -> duckdb.DuckDBPyConnection:
+def write(folder: Path, rows: int, steps: int) -> duckdb.DuckDBPyConnection:
     """A rank with as many records and blocks, as segments; nothing of it can spill.
 
     In every step the level rises by SWING per record from BASE, and LEAK stays.
@@ -86,7 +86,7 @@ def check(con: duckdb.DuckDBPyConnection, rows: int, steps: int) -> dict[str, fl
 
 @pytest.mark.slow
 def test_five_million_records_and_blocks_of_a_rank_in_half_a_gibibyte(tmp_path: Path) -> None:
-    con = written(tmp_path, 5_000_000, 50)
+    con = write(tmp_path, 5_000_000, 50)
 
     assert sum(check(con, 5_000_000, 50).values()) < LIMIT_S
 
@@ -96,7 +96,7 @@ def test_five_million_records_and_blocks_of_a_rank_in_half_a_gibibyte(tmp_path: 
 def test_many_steps_and_a_torn_one(tmp_path: Path, start_ns: int) -> None:
     """Where cells were as wide as a torn window, each record would be compared with every step."""
     rows, steps = 1_000_000, 8_000
-    con = written(tmp_path, rows, steps)
+    con = write(tmp_path, rows, steps)
     con.execute(
         f"update steps set window_start_ns = {start_ns}, window_end_ns = {start_ns + 1}"
         f" where step = {steps - 1}"

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bench.operators.causes_bench import MOST, PLANTS, case, clean, false_share, told
+from bench.operators.causes_bench import MOST, PLANTS, case, causes_of_job, clean, false_share
 from npuscope.analysis.operators.causes import CAUSE_WORDS, causes_of
 from npuscope.analysis.operators.launch_order import POINTWISE, fused_operators
 from npuscope.analysis.operators.pace import pace
@@ -21,7 +21,7 @@ VECTOR: dict[str, Any] = {"core": "AI_VECTOR_CORE", "block_count": 40, "stream_i
 CUBE: dict[str, Any] = {"type": "MatMulV3", "core": "AI_CORE", "block_count": 20, "stream_id": 2}
 
 
-def formed(given: str, made: str, dtype: str = "DT_BF16") -> Row:
+def form(given: str, made: str, dtype: str = "DT_BF16") -> Row:
     """Tensors of one type, in plain layout."""
     return {
         f"{side}_{what}": shapes if what == "shapes" else ";".join([value] * len(shapes.split(";")))
@@ -31,13 +31,13 @@ def formed(given: str, made: str, dtype: str = "DT_BF16") -> Row:
 
 
 def product(rows: int, inner: int, columns: int, dur_ns: int) -> Row:
-    tensors = formed(f"{rows},{inner};{inner},{columns}", f"{rows},{columns}")
+    tensors = form(f"{rows},{inner};{inner},{columns}", f"{rows},{columns}")
     return {**CUBE, **tensors, "dur_ns": dur_ns}
 
 
 def wise(type_: str, rows: int, dur_ns: int, **more: object) -> Row:
     shape = f"{rows},1024"
-    return {**VECTOR, "type": type_, **formed(shape, shape), "dur_ns": dur_ns, **more}
+    return {**VECTOR, "type": type_, **form(shape, shape), "dur_ns": dur_ns, **more}
 
 
 def causes(
@@ -217,7 +217,7 @@ def test_lists_of_tensors_are_handed_on_though_their_results_are_flat() -> None:
     """SGD with momentum: of 11 lists that four kernels read and write five remain."""
     one, two = "64,3,11,11;192,64", "23232;12288"
     lists = {
-        "ForeachAddList": formed(f"{one};{one}", two), "ForeachMulScalar": formed(one, two),
+        "ForeachAddList": form(f"{one};{one}", two), "ForeachMulScalar": form(one, two),
     }  # fmt: skip
     steps = ["ForeachAddList", "ForeachMulScalar", "ForeachAddList", "ForeachAddList"]
     sgd = [{**VECTOR, "type": name, **lists[name], "dur_ns": 30_000} for name in steps]
@@ -245,4 +245,4 @@ def test_a_planted_cause_is_the_first_with_its_headroom(cause: str) -> None:
 
 @pytest.mark.slow
 def test_a_clean_job_has_no_cause() -> None:
-    assert false_share(told(clean(2, 90))) < MOST
+    assert false_share(causes_of_job(clean(2, 90))) < MOST

@@ -70,7 +70,7 @@ def random_job(number: int) -> Job:
     )
 
 
-def opened(job: Job) -> duckdb.DuckDBPyConnection:
+def open_job(job: Job) -> duckdb.DuckDBPyConnection:
     """The job in canonical tables, its ranks compared."""
     return opened_frames(canonical_frames(job, tables=TABLES, pipes=False))
 
@@ -84,7 +84,7 @@ def opened_frames(frames: Mapping[str, pl.DataFrame]) -> duckdb.DuckDBPyConnecti
     return con
 
 
-def judged(job: Job, found: Pipeline) -> Verdict:
+def verdict_on(job: Job, found: Pipeline) -> Verdict:
     """What was recognised, beside the planted passes."""
     named = found.schedule
     is_named = (named.name, named.micro_batches) == (job.schedule, job.micro_batches)
@@ -117,6 +117,6 @@ def judged(job: Job, found: Pipeline) -> Verdict:
     return Verdict(named.name, named.confidence, is_named, is_named and is_phased, is_exact)
 
 
-def recognised(job: Job) -> Pipeline:
+def recognise_job(job: Job) -> Pipeline:
     """What is recognised of a job."""
-    return pipeline(opened(job), job.name, "planted")
+    return pipeline(open_job(job), job.name, "planted")

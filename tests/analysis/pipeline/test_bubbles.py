@@ -21,7 +21,7 @@ from npuscope.sample_traces.capture import captures
 from npuscope.sample_traces.generate import Job
 from npuscope.sample_traces.job import order
 from npuscope.sample_traces.truth import passes
-from tests.analysis.pipeline.random_jobs import opened, recognised
+from tests.analysis.pipeline.random_jobs import open_job, recognise_job
 from tests.analysis.replay.replayed_jobs import mean_of
 
 UNEVEN = Job(
@@ -32,7 +32,7 @@ UNEVEN = Job(
 
 @pytest.fixture(scope="module")
 def uneven() -> Pipeline:
-    return recognised(UNEVEN)
+    return recognise_job(UNEVEN)
 
 
 def bubbles_ns(job: Job, times: Mapping[tuple[int, str], float]) -> list[float]:
@@ -90,7 +90,7 @@ def test_means_of_causes_add_up_too(uneven: Pipeline) -> None:
 
 def test_a_slow_rank_is_a_cause_of_its_own() -> None:
     job = Job(pp=2, dp=2, ep=1, layers=2, micro_batches=4, steps=1, experts=0, slow_rank=3)
-    rows = rank_bubbles(recognised(job))
+    rows = rank_bubbles(recognise_job(job))
     by_rank = dict(rows.select("rank", "slow rank").iter_rows())
     # Rank 1 waits for rank 3, which computes longer than its stage's mean; 0 for a faster one.
     assert by_rank[1] > 100_000
@@ -100,7 +100,7 @@ def test_a_slow_rank_is_a_cause_of_its_own() -> None:
 
 def test_work_of_stages_by_part() -> None:
     job = Job(pp=2, dp=1, ep=1, layers=4, micro_batches=4, steps=1, mtp=1, recompute="full")
-    rows = pipeline_stages(recognised(job)).to_dicts()
+    rows = pipeline_stages(recognise_job(job)).to_dicts()
     assert [row["layer_count"] for row in rows] == [2, 2]
     assert [row["embedding_ns"] > 0 for row in rows] == [True, True]  # MTP embeds again
     assert [row["further_tokens_ns"] > row["head_ns"] > 0 for row in rows] == [False, True]
@@ -109,7 +109,7 @@ def test_work_of_stages_by_part() -> None:
     assert abs(sum(row["excess_ns"] for row in rows)) <= 1
     # Tokens of experts are other ones on each rank, but layers are no head for that.
     jobs = [Job(dp=2, layers=2, steps=1, experts=experts) for experts in (0, 8)]
-    found = [recognised(job) for job in jobs]
+    found = [recognise_job(job) for job in jobs]
     heads = [pipeline_stages(one)["head_ns"].to_list() for one in found]
     assert heads[0][1] > 0
     assert heads[1] == pytest.approx(heads[0], rel=0.02)
@@ -125,7 +125,7 @@ def test_work_of_stages_by_part() -> None:
 @pytest.mark.slow
 def test_evaluation_steps_are_in_no_figure_of_passes() -> None:
     job = Job(pp=2, dp=1, ep=1, layers=2, micro_batches=4, steps=3, memory=False)
-    plain, mixed = opened(job), opened(replace(job, evaluate_every=2))
+    plain, mixed = open_job(job), open_job(replace(job, evaluate_every=2))
     one, other = (pipeline_answer(con, job.name, "planted") for con in (plain, mixed))
     # Two evaluations beside one step of training: its order has its name.
     names = ("schedule", "confidence", "micro_batches")
@@ -143,7 +143,7 @@ def test_evaluation_steps_are_in_no_figure_of_passes() -> None:
 
 def test_an_answer_says_what_it_rests_on() -> None:
     job = Job(pp=2, dp=1, ep=1, layers=2, micro_batches=4, steps=1)
-    found = pipeline_answer(opened(job), job.name, "planted")
+    found = pipeline_answer(open_job(job), job.name, "planted")
     assert "sequence numbers" in found.notes[0]
     (facts,) = found.facts.to_dicts()
     assert (facts["schedule"], facts["confidence"], facts["micro_batches"]) == ("1f1b", "high", 4)

@@ -15,13 +15,19 @@ from npuscope.analysis.views import open_views
 from npuscope.sample_traces.capture import captures
 from npuscope.sample_traces.generate import Job, canonical_frames
 from npuscope.sample_traces.truth import passes
-from tests.analysis.pipeline.random_jobs import TABLES, judged, opened, random_job, recognised
+from tests.analysis.pipeline.random_jobs import (
+    TABLES,
+    open_job,
+    random_job,
+    recognise_job,
+    verdict_on,
+)
 from tests.analysis.tables import connect, fill, put
 
 
 @pytest.fixture(scope="module")
 def plain() -> Pipeline:
-    return recognised(Job(pp=3, dp=1, ep=1, layers=6, micro_batches=5, steps=2, noise=0.03))
+    return recognise_job(Job(pp=3, dp=1, ep=1, layers=6, micro_batches=5, steps=2, noise=0.03))
 
 
 def test_passes_stand_in_the_order_of_their_schedule(plain: Pipeline) -> None:
@@ -43,21 +49,21 @@ def test_a_backward_takes_longer_than_its_forward(plain: Pipeline) -> None:
 
 
 @pytest.fixture(scope="module")
-def overlapped() -> Pipeline:
-    return recognised(
+def overlap() -> Pipeline:
+    return recognise_job(
         Job(pp=2, dp=2, ep=2, layers=4, micro_batches=4, steps=1, schedule="fb-overlap")
     )
 
 
 @pytest.mark.slow
-def test_passes_beside_each_other_are_told_apart(overlapped: Pipeline) -> None:
-    assert (overlapped.schedule.name, overlapped.schedule.confidence) == ("fb-overlap", "high")
-    counts = overlapped.passes.group_by("stage", "kind").len()
+def test_passes_beside_each_other_are_told_apart(overlap: Pipeline) -> None:
+    assert (overlap.schedule.name, overlap.schedule.confidence) == ("fb-overlap", "high")
+    counts = overlap.passes.group_by("stage", "kind").len()
     assert counts["len"].to_list() == [8] * 4
 
 
-def test_forwards_hide_behind_backwards_in_the_steady_phase_alone(overlapped: Pipeline) -> None:
-    rows = pipeline_masking(overlapped).filter(stage=0, kind="all")
+def test_forwards_hide_behind_backwards_in_the_steady_phase_alone(overlap: Pipeline) -> None:
+    rows = pipeline_masking(overlap).filter(stage=0, kind="all")
     other = dict(rows.select("phase", "beside_other_ns").iter_rows())
     ratio = dict(rows.select("phase", "masking_ratio").iter_rows())
     assert (other["warm-up"], other["cool-down"]) == (0, 0)
@@ -65,8 +71,8 @@ def test_forwards_hide_behind_backwards_in_the_steady_phase_alone(overlapped: Pi
     assert ratio["steady"] > 1.3 * ratio["step"]
 
 
-def test_dispatch_and_combine_stand_apart(overlapped: Pipeline) -> None:
-    rows = pipeline_masking(overlapped).filter(stage=0, phase="step")
+def test_dispatch_and_combine_stand_apart(overlap: Pipeline) -> None:
+    rows = pipeline_masking(overlap).filter(stage=0, phase="step")
     times = dict(rows.select("kind", "communication_ns").iter_rows())
     assert times["ep dispatch"] == pytest.approx(times["ep combine"], rel=0.2)
     assert "ep" not in times
@@ -74,7 +80,7 @@ def test_dispatch_and_combine_stand_apart(overlapped: Pipeline) -> None:
 
 def test_parts_of_a_phase_add_up() -> None:
     job = Job(pp=2, dp=1, ep=1, layers=2, micro_batches=3, steps=1)
-    con = opened(job)
+    con = open_job(job)
     rows = pipeline_phases(con, pipeline(con, job.name, "planted"))
     parts = ("computing_ns", "exposed_communication_ns", "exposed_transfer_ns", "idle_ns")
     assert rows.select(pl.sum_horizontal(parts)).to_series().to_list() == rows["dur_ns"].to_list()
@@ -83,7 +89,7 @@ def test_parts_of_a_phase_add_up() -> None:
 @pytest.mark.slow
 def test_schedules_of_drawn_jobs_are_recognised() -> None:
     """A tenth of what `bench.analysis.recognition_bench` does."""
-    told = [judged(job, recognised(job)) for job in map(random_job, range(10))]
+    told = [verdict_on(job, recognise_job(job)) for job in map(random_job, range(10))]
     assert sum(one.is_right for one in told) == 10
     assert sum(one.is_exact for one in told) >= 8
 
@@ -109,7 +115,7 @@ def test_weight_gradients_are_told_apart_without_shapes(name: str) -> None:
 def test_weight_gradients_are_told_apart_where_tokens_are_as_many_as_features(name: str) -> None:
     job = Job(pp=2, tp=2, dp=1, ep=1, layers=8, micro_batches=4, steps=1, schedule=name, noise=0.03)
     assert job.sequence // job.tp == job.hidden
-    told = judged(job, recognised(job))
+    told = verdict_on(job, recognise_job(job))
     assert (told.name, told.confidence) == (name, "high") and told.is_exact
 
 

@@ -19,7 +19,7 @@ from npuscope.errors import TraceNotFound
 Stores = Callable[[str], Path]
 
 
-def told(path: Path) -> tuple[Answer, pl.DataFrame]:
+def answer_of(path: Path) -> tuple[Answer, pl.DataFrame]:
     """What is answered, and the passes that it is about."""
     with closing(store.open(path)) as con:
         open_views(con)
@@ -29,7 +29,7 @@ def told(path: Path) -> tuple[Answer, pl.DataFrame]:
 
 
 def test_two_micro_batches_of_a_stage(real_stores: Stores) -> None:
-    found, ran = told(real_stores("qwen3_pp2_dp2_text_level2"))
+    found, ran = answer_of(real_stores("qwen3_pp2_dp2_text_level2"))
     (facts,) = found.facts.to_dicts()
     assert (facts["micro_batches"], facts["stages"], facts["seen_stages"]) == (2, 2, 1)
     # From the first stage alone, GPipe looks the same.
@@ -42,4 +42,4 @@ def test_two_micro_batches_of_a_stage(real_stores: Stores) -> None:
 @pytest.mark.slow
 def test_results_over_all_ranks_have_no_passes(real_stores: Stores) -> None:
     with pytest.raises(TraceNotFound, match="profiler's own bubble"):
-        told(real_stores("cluster16_pp2"))
+        answer_of(real_stores("cluster16_pp2"))

@@ -14,7 +14,7 @@ from tests.analysis.ranks.straggler_jobs import Case, Fault, case
 CLOCK_ERROR_NS = 3_000
 
 
-def named(tables: pl.DataFrame) -> set[tuple[int, str]]:
+def verdict_pairs(tables: pl.DataFrame) -> set[tuple[int, str]]:
     """Suspects with their verdicts."""
     return set(tables.drop_nulls("verdict").select("rank", "verdict").unique().iter_rows())
 
@@ -46,12 +46,12 @@ class Named:
         return self.right / (self.right + self.missed)
 
 
-def judged(fault: Fault, seeds: Iterable[int]) -> Named:
+def judge(fault: Fault, seeds: Iterable[int]) -> Named:
     """All suspects of the jobs of these seeds with that fault."""
     right = wrong = missed = 0
     for seed in seeds:
         planted = case(fault, seed)
-        found, true = named(blame(planted)), expected(planted)
+        found, true = verdict_pairs(blame(planted)), expected(planted)
         right += len(found & true)
         wrong += len(found - true)
         missed += len(true - found)

@@ -54,16 +54,16 @@ def answers(path: Path) -> dict[str, list[dict[str, Any]]]:
         return {name: select(con, f"from {name} order by all") for name in NAMES}
 
 
-def kept(target: Path) -> list[Path]:
+def keep(target: Path) -> list[Path]:
     return sorted(target.glob(f"run=*/capture=*/{DERIVED}/*/*.parquet"))
 
 
 def test_kept_in_the_store_and_read_from_there(target: Path) -> None:
     first = answers(target)
-    files = kept(target)
+    files = keep(target)
     assert {"clocks", "arrivals", "capture_groups", "comm_waits"} <= {f.stem for f in files}
     assert answers(target) == first
-    assert kept(target) == files
+    assert keep(target) == files
     assert [row["offset_ns"] for row in first["clocks"]] == [0, 4_000_000]
     assert {row["run"] for name in NAMES for row in first[name]} == {"job"}
 
@@ -86,7 +86,7 @@ def test_a_read_only_file_system(target: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert '"offset_ns":4000000' in done.stdout
-    assert not kept(target)
+    assert not keep(target)
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def _settings(job: Job) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_replaced_rank_is_seen(target: Path, tmp_path: Path) -> None:
-    before = kept(target) or answers(target)
+    before = keep(target) or answers(target)
     other = Job(**{**_settings(JOB), "clock_offsets_ns": (0, 4_000_500)})
     write_job(other, tmp_path / "source", forms=("text",))
     ingest(tmp_path / "source", target, run="job", summarise=summarise, jobs=1)

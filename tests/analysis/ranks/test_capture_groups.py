@@ -29,7 +29,7 @@ def without(con: duckdb.DuckDBPyConnection, condition: str) -> None:
         con.execute(f"delete from {table} where {condition}")
 
 
-def planted(ranks: set[int]) -> dict[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...]]]:
+def group_kinds(ranks: set[int]) -> dict[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...]]]:
     """Kind and members of the job's groups of several of which some are in `ranks`."""
     return {
         (group_hash(group.name), tuple(rank for rank in group.ranks if rank in ranks)):
@@ -47,7 +47,7 @@ def test_partial_captures_keep_the_true_groups(ranks: set[int]) -> None:
         key: (row["kind"], tuple(row["global_ranks"])) for key, row in found.items()
         if row["group_size"] > 1
     }  # fmt: skip
-    assert told == planted(ranks)
+    assert told == group_kinds(ranks)
     assert {row["basis"] for row in found.values()} == {"metadata"}
 
 
@@ -56,7 +56,7 @@ def test_one_rank_tells_for_all() -> None:
     con = job_tables(JOB)
     con.execute("delete from groups where rank % 2 = 1")
     found = by_members(con)
-    for key, (kind, members) in planted(set(range(16))).items():
+    for key, (kind, members) in group_kinds(set(range(16))).items():
         if any(rank % 2 == 0 for rank in members):
             row = found[key]
             assert (row["kind"], tuple(row["global_ranks"])) == (kind, members)
@@ -69,7 +69,7 @@ def test_without_metadata_kinds_are_inferred_or_unknown() -> None:
     con.execute("update comm_ops set group_size = null")
     kinds: dict[str, set[str]] = {}
     found = by_members(con)
-    for key, (kind, members) in planted(set(range(16))).items():
+    for key, (kind, members) in group_kinds(set(range(16))).items():
         if key not in found:
             continue  # it never communicates
         row = found[key]

@@ -18,7 +18,7 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def met(
+def meet(
     *rows: tuple[int, int, int, int, float],
     late: Mapping[int, int] = MappingProxyType({}),
     links: Mapping[int, int] = MappingProxyType({}),
@@ -38,7 +38,7 @@ def met(
     return waits_of(pl.DataFrame(listed, schema=_COLUMNS), slow)
 
 
-def caused(waits: Waits) -> dict[int, int]:
+def cause(waits: Waits) -> dict[int, int]:
     """Caused waiting by rank, of those who caused some."""
     found = (
         waits.last.group_by("rank").agg(pl.col("caused_ns").sum()).filter(pl.col("caused_ns") > 0)
@@ -51,25 +51,25 @@ def rows(frame: pl.DataFrame, *columns: str) -> Iterable[tuple[Any, ...]]:
 
 
 def test_the_last_one_caused_it_when_it_took_longer() -> None:
-    waits = met((1, 0, 0, 110, 0), (1, 1, 10, 110, 0), (1, 2, 100, 110, 95))
-    assert caused(waits) == {2: 95 * 190 // 100}  # 190 waited; 95 of the 100 are its own
+    waits = meet((1, 0, 0, 110, 0), (1, 1, 10, 110, 0), (1, 2, 100, 110, 95))
+    assert cause(waits) == {2: 95 * 190 // 100}  # 190 waited; 95 of the 100 are its own
     assert list(rows(waits.last, "rank", "margin_ns", "wait_ns")) == [(2, 90, 190)]
 
 
 def test_who_waited_itself_is_innocent() -> None:
     # Rank 0 is 100 late for its send to rank 2; rank 2 is then 100 late for the sum with rank 3.
-    waits = met(
+    waits = meet(
         (1, 0, 200, 210, 100), (1, 2, 100, 210, 0),
         (2, 2, 250, 260, 0), (2, 3, 150, 260, 0),
     )  # fmt: skip
-    assert caused(waits) == {0: 200}
+    assert cause(waits) == {0: 200}
     # So it is where all of its group met late and none of them waited for another there.
     ops = [(1, 0, 200, 210, 100), (1, 1, 200, 210, 0), (2, 0, 250, 260, 100), (2, 3, 150, 260, 0)]
-    assert caused(met(*ops)) == {}
-    assert caused(met((0, 0, 0, 10, 0), (0, 3, 0, 10, 0), *ops, late={1: 100})) == {0: 100}
+    assert cause(meet(*ops)) == {}
+    assert cause(meet((0, 0, 0, 10, 0), (0, 3, 0, 10, 0), *ops, late={1: 100})) == {0: 100}
     # And the link that made theirs longer, as far as it did.
-    linked = met(*ops, late={1: 40}, links={1: 70})
-    assert caused(linked) == {0: 30}
+    linked = meet(*ops, late={1: 40}, links={1: 70})
+    assert cause(linked) == {0: 30}
     assert list(rows(linked.last, "instance", "linked_ns")) == [(1, 70), (2, 0)]
 
 
@@ -77,29 +77,29 @@ def test_a_chain_is_followed_to_its_first_link() -> None:
     ops = [(1, 0, 100, 110, 100.0), (1, 1, 0, 110, 0.0)]
     for n in range(2, 30):
         ops += [(n, n - 1, 20 * n + 100, 20 * n + 110, 0.0), (n, n, 20 * n, 20 * n + 110, 0.0)]
-    waits = met(*ops)
-    assert caused(waits) == {0: 100 * 29}
+    waits = meet(*ops)
+    assert cause(waits) == {0: 100 * 29}
 
 
 def test_waiting_of_the_schedule_is_nobodys() -> None:
-    assert caused(met((1, 0, 500, 510, 0), (1, 1, 0, 510, 0))) == {}
+    assert cause(meet((1, 0, 500, 510, 0), (1, 1, 0, 510, 0))) == {}
 
 
 def test_unknown_peers_blame_nobody() -> None:
-    waits = met((1, 0, 500, 510, 0), (1, 1, 0, 510, 0), excess_ns=None)
-    assert caused(waits) == {} and waits.last["wait_ns"].to_list() == [500]
+    waits = meet((1, 0, 500, 510, 0), (1, 1, 0, 510, 0), excess_ns=None)
+    assert cause(waits) == {} and waits.last["wait_ns"].to_list() == [500]
 
 
 def test_within_the_clock_error_nothing_is_evidence() -> None:
-    near = met((1, 0, 0, 60, 0), (1, 1, 40, 60, 40), clock_error_ns=50)
-    assert near.last["is_evidence"].to_list() == [False] and caused(near) == {}
-    far = met((1, 0, 0, 60, 0), (1, 1, 51, 60, 51), clock_error_ns=50)
-    assert far.last["is_evidence"].to_list() == [True] and caused(far) == {1: 51}
+    near = meet((1, 0, 0, 60, 0), (1, 1, 40, 60, 40), clock_error_ns=50)
+    assert near.last["is_evidence"].to_list() == [False] and cause(near) == {}
+    far = meet((1, 0, 0, 60, 0), (1, 1, 51, 60, 51), clock_error_ns=50)
+    assert far.last["is_evidence"].to_list() == [True] and cause(far) == {1: 51}
 
 
 def test_an_instant_of_a_waiting_rank_counts_once() -> None:
     # Rank 0 waits in two operations at once, for rank 1 and for rank 2.
-    waits = met(
+    waits = meet(
         (1, 0, 0, 110, 0), (1, 1, 100, 110, 100),
         (2, 0, 50, 160, 0), (2, 2, 150, 160, 150),
     )  # fmt: skip
@@ -107,14 +107,14 @@ def test_an_instant_of_a_waiting_rank_counts_once() -> None:
 
 
 def test_what_a_kernel_fills_is_no_waiting() -> None:
-    assert met((1, 0, 0, 110, 0), (1, 1, 100, 110, 100), exposed_ns=30).waits[
+    assert meet((1, 0, 0, 110, 0), (1, 1, 100, 110, 100), exposed_ns=30).waits[
         "wait_ns"
     ].to_list() == [30]
 
 
 @pytest.mark.parametrize("change", [{"is_complete": False}])
 def test_incomplete_operations_tell_nothing(change: dict[str, Any]) -> None:
-    waits = met((1, 0, 0, 110, 0), (1, 1, 100, 110, 100), **change)
+    waits = meet((1, 0, 0, 110, 0), (1, 1, 100, 110, 100), **change)
     assert waits.last.is_empty() and waits.waits.is_empty()
 
 
@@ -124,5 +124,5 @@ def test_no_more_is_caused_than_waited() -> None:
         for n in range(40)
         for rank in range(4)
     ]
-    waits = met(*ops)
+    waits = meet(*ops)
     assert 0 < waits.last["caused_ns"].sum() <= waits.waits["wait_ns"].sum() + 40

@@ -19,7 +19,7 @@ JOB = small(ranks_per_host=1, steps=3)
 SECOND = 1_000_000_000
 
 
-def planted(shared: int, offset_ns: int, ppm: float, seed: int) -> duckdb.DuckDBPyConnection:
+def plant(shared: int, offset_ns: int, ppm: float, seed: int) -> duckdb.DuckDBPyConnection:
     """Two hosts that share so many collectives in a second of ten; the second one's clock is ahead
     by an offset at the begin that grows by so many us each second."""
     con = connect()
@@ -66,7 +66,7 @@ def test_the_true_offset_lies_within_the_error(shared: int) -> None:
     covered = []
     for seed in range(10):
         offset_ns, ppm = chance.randrange(-(10**7), 10**7), chance.uniform(-18, 18)
-        with closing(planted(shared, offset_ns, ppm, seed)) as con:
+        with closing(plant(shared, offset_ns, ppm, seed)) as con:
             _, clock = across(con, "clocks", "ranks")
         assert clock["error_ns"] is not None
         covered.append(is_covered(clock, offset_ns, ppm))

@@ -26,8 +26,8 @@ from tests.analysis.ranks.straggler_verdicts import (
     Named,
     blame,
     expected,
-    judged,
-    named,
+    judge,
+    verdict_pairs,
 )
 from tests.analysis.tables import keep_summaries
 
@@ -40,10 +40,10 @@ def test_one_of_each(fault: Fault) -> None:
     if fault == "host":
         # One permutation of four in eight ranks is no small chance: the same in each step is.
         few = case("host", 0, tp=1, pp=1, dp=8, ep=4, layers=2, ranks_per_host=4, steps=2)
-        assert named(blame(few)) == expected(few) and len(few.ranks) == 4
+        assert verdict_pairs(blame(few)) == expected(few) and len(few.ranks) == 4
     planted = case(fault, 3)
     found = blame(planted)
-    assert named(found) == expected(planted)
+    assert verdict_pairs(found) == expected(planted)
     assert found.height == planted.job.world_size * planted.job.steps
     evidence = found.drop_nulls("verdict")["evidence"].to_list()
     for lines in map(json.loads, evidence):
@@ -116,7 +116,7 @@ def test_waiting_for_a_slow_link_goes_back_to_its_ends(
     assert sum(of_ends) == pytest.approx(waited[1] - waited[0], rel=0.15)
     assert sum(of_ends) > 0.9 * sum(caused.values())
     assert max(of_ends) < 1.1 * min(of_ends)
-    assert named(found.rank_blame) == {(rank, "link") for rank in ends}
+    assert verdict_pairs(found.rank_blame) == {(rank, "link") for rank in ends}
 
 
 @pytest.mark.slow
@@ -140,7 +140,9 @@ def test_three_slow_ranks_of_one_host_are_named(
               noise=0.02, ranks_per_host=4, seed=seed)  # fmt: skip
     with connection(job, clock_error_ns=CLOCK_ERROR_NS) as con:
         found = stragglers(con).rank_blame
-    assert named(found) == {(rank, "frequency" if lowers_clock else "compute") for rank in ranks}
+    assert verdict_pairs(found) == {
+        (rank, "frequency" if lowers_clock else "compute") for rank in ranks
+    }
     caused = dict(by_rank(found).select("rank", "share_ratio").iter_rows())
     assert sum(caused[rank] for rank in ranks) > 0.9
 
@@ -189,7 +191,7 @@ def test_a_low_clock_is_told_as_a_clock(percent: int, seed: int) -> None:
     factor = 1 / (1 - percent / 100)
     planted = case("frequency", seed)
     planted = replace(planted, job=replace(planted.job, slow_clock_factor=factor))
-    assert named(blame(planted)) == expected(planted)
+    assert verdict_pairs(blame(planted)) == expected(planted)
 
 
 def test_slow_kernels_at_a_clock_that_scatters_are_no_low_clock() -> None:
@@ -204,20 +206,20 @@ def test_slow_kernels_at_a_clock_that_scatters_are_no_low_clock() -> None:
                 "update counters set value = value * ? where rank = ? and name = 'AI Core Freq'",
                 [factor, rank],
             )
-        assert named(stragglers(con).rank_blame) == expected(planted)
+        assert verdict_pairs(stragglers(con).rank_blame) == expected(planted)
 
 
 def test_stages_are_told_apart_without_coordinates() -> None:
     planted = case("compute", 3)
     with connection(planted.job, clock_error_ns=CLOCK_ERROR_NS) as con:
         con.execute("update ranks set pp_rank = null")
-        assert named(stragglers(con).rank_blame) == expected(planted)
+        assert verdict_pairs(stragglers(con).rank_blame) == expected(planted)
 
 
 def test_host_is_told_from_gaps_where_launches_are_unknown() -> None:
     planted = case("host", 3)
     with connection(planted.job, clock_error_ns=CLOCK_ERROR_NS, without=("launches",)) as con:
-        assert named(stragglers(con).rank_blame) == expected(planted)
+        assert verdict_pairs(stragglers(con).rank_blame) == expected(planted)
 
 
 def test_ranks_without_communication_are_no_error() -> None:
@@ -253,13 +255,13 @@ def uncollected() -> Iterator[None]:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_named(fault: Fault, uncollected: None) -> None:
     """Random jobs of 16 ranks; offsets of up to 50 ms are aligned as planted."""
-    told = judged(fault, range(JOBS_EACH))
+    told = judge(fault, range(JOBS_EACH))
     assert told.precision == 1.0 and told.recall >= 0.95
 
 
 @pytest.mark.slow
 def test_nobody_is_named_in_healthy_jobs(uncollected: None) -> None:
-    assert judged("healthy", range(JOBS_EACH)) == Named(right=0, wrong=0, missed=0)
+    assert judge("healthy", range(JOBS_EACH)) == Named(right=0, wrong=0, missed=0)
 
 
 @pytest.mark.slow

@@ -80,7 +80,7 @@ def order(plan: Plan, stage: int) -> list[tuple[str, int, int]]:
     return found + [work(k, False) for k in range(total - warm_up, total)]
 
 
-def simulated(plan: Plan) -> pl.DataFrame:
+def simulate(plan: Plan) -> pl.DataFrame:
     """Rows of a trace of the job."""
     rows = [row for step in range(plan.steps) for row in _step(plan, step * 10 + 3)]
     return pl.DataFrame(rows).sample(fraction=1, shuffle=True, seed=plan.seed)
@@ -88,7 +88,7 @@ def simulated(plan: Plan) -> pl.DataFrame:
 
 def write_trace(plan: Plan, path: Path) -> Path:
     """A trace of the job as a file."""
-    simulated(plan).write_parquet(path)
+    simulate(plan).write_parquet(path)
     return path
 
 

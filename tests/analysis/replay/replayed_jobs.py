@@ -32,10 +32,12 @@ LARGE_LINK: dict[str, Any] = {"slow_link": (4, 6), "slow_link_factor": 6.0}
 
 @lru_cache(maxsize=16)
 def tables(job: Job) -> duckdb.DuckDBPyConnection:
-    return compared(connect(), job)
+    return compare_ranks(connect(), job)
 
 
-def compared(con: duckdb.DuckDBPyConnection, job: Job, *after: str) -> duckdb.DuckDBPyConnection:
+def compare_ranks(
+    con: duckdb.DuckDBPyConnection, job: Job, *after: str
+) -> duckdb.DuckDBPyConnection:
     """A job's tables with its ranks compared, once statements have changed them."""
     put(con, canonical_frames(job, tables=TABLES, pipes=False))
     for statement in after:
@@ -46,7 +48,7 @@ def compared(con: duckdb.DuckDBPyConnection, job: Job, *after: str) -> duckdb.Du
 
 
 @lru_cache(maxsize=16)
-def replayed(job: Job) -> CaptureJob:
+def replay_of(job: Job) -> CaptureJob:
     return capture_job(tables(job), ALL)
 
 
@@ -66,7 +68,7 @@ def mean_of(con: duckdb.DuckDBPyConnection, job: CaptureJob, *words: str) -> dic
 def check_pair(base: Job, other: Job, *words: str, within: float = 0.01) -> None:
     """What changes make of `base` is what the other job really took, within its range and better
     than saying that nothing changes."""
-    row = mean_of(tables(base), replayed(base), *words)
+    row = mean_of(tables(base), replay_of(base), *words)
     truth = true_step_ns(other)
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=within)
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
@@ -76,7 +78,7 @@ def check_pair(base: Job, other: Job, *words: str, within: float = 0.01) -> None
 
 
 def check_factual(job: Job) -> None:
-    rows = replay(replayed(job))
+    rows = replay(replay_of(job))
     assert (rows["error_ratio"].abs() < 0.005).all()
     assert (rows["without_gaps_error_ratio"].abs() < 0.005).all()
     assert (rows["replayed_ns"] != rows["measured_ns"]).any()  # no identity

@@ -23,9 +23,9 @@ from tests.analysis.replay.replayed_jobs import (
     SLOW_RANK,
     SMALL,
     check_pair,
-    compared,
+    compare_ranks,
     mean_of,
-    replayed,
+    replay_of,
     tables,
     true_step_ns,
 )  # fmt: skip
@@ -45,12 +45,12 @@ def test_a_job_without_time_between_its_steps_takes_what_was_predicted() -> None
 
 @pytest.mark.slow
 def test_all_of_the_time_between_steps_changes_nothing() -> None:
-    row = mean_of(tables(LOADING), replayed(LOADING), "between_steps=1")
+    row = mean_of(tables(LOADING), replay_of(LOADING), "between_steps=1")
     assert row["predicted_step_ns"] == row["replayed_step_ns"]
 
 
 def test_what_a_capture_does_not_tell_is_refused_in_a_sentence() -> None:
-    con, job = tables(ONE), replayed(ONE)
+    con, job = tables(ONE), replay_of(ONE)
     with pytest.raises(CannotAnswer, match="one step was recorded"):
         mean_of(con, job, "between_steps=0")
     for words in (["schedule=zigzag"], ["schedule=zb-h1,vpp:2"], ["host=0.5", "schedule=zb-h1"],
@@ -64,8 +64,8 @@ def test_a_long_step_in_the_mean_is_told() -> None:
     """The mean is that of all answers; the note has what it is without the long step."""
     calm = replace(SMALL, steps=6, first_step=1)
     paused = replace(calm, gc_every=4, gc_ns=30_000_000)
-    assert not any("long steps" in note for note in whatif_notes(replayed(calm)))
-    job = replayed(paused)
+    assert not any("long steps" in note for note in whatif_notes(replay_of(calm)))
+    job = replay_of(paused)
     (told,) = [note for note in whatif_notes(job) if "long steps" in note]
     lengths = job.measured.lengths()
     assert f"(4: up to {ms(lengths[3])} ms, usually {ms(float(np.median(lengths)))} ms)" in told
@@ -90,7 +90,7 @@ def test_the_finding_of_time_between_steps_gains_what_the_job_without_it_takes_l
 def test_another_schedule_takes_what_the_job_that_ran_it_took(
     word: str, other: dict[str, Any]
 ) -> None:
-    con, job = tables(DEEP), replayed(DEEP)
+    con, job = tables(DEEP), replay_of(DEEP)
     row = mean_of(con, job, f"schedule={word}")
     truth = true_step_ns(replace(DEEP, **other))
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.005)
@@ -120,17 +120,17 @@ def test_a_rank_as_fast_as_its_peers_where_both_ranks_of_a_pair_send_under_one_n
 def test_a_job_without_a_pipeline_has_no_schedule() -> None:
     alone = replace(ONE, pp=1, layers=1)
     with pytest.raises(CannotAnswer, match="one pipeline stage"):
-        mean_of(tables(alone), replayed(alone), "schedule=zb-h1")
+        mean_of(tables(alone), replay_of(alone), "schedule=zb-h1")
 
 
 def test_steps_that_were_not_captured_are_no_part_of_the_step_before() -> None:
     """Of five steps the second and the fourth are not there: the others end as a last step does."""
     whole = replace(SMALL, steps=5)
-    first = min(replayed(whole).ops.steps, key=lambda step: step or 0)
+    first = min(replay_of(whole).ops.steps, key=lambda step: step or 0)
     assert first is not None
     lost = f"step in ({first + 1}, {first + 3})"
     gone = [f"delete from {table} where {lost}" for table in ("kernels", "comm_ops", "steps")]
-    con = compared(connect(), whole, *gone)
+    con = compare_ranks(connect(), whole, *gone)
     job = capture_job(con, ALL)
     assert job.ops.steps == [first, first + 2, first + 4]
     told = [row[0] for row in con.sql("select step_ns from job_steps order by step").fetchall()]

@@ -36,9 +36,9 @@ from tests.analysis.replay.replayed_jobs import (
     TABLES,
     check_factual,
     check_pair,
-    compared,
+    compare_ranks,
     mean_of,
-    replayed,
+    replay_of,
     tables,
     true_step_ns,
 )  # fmt: skip
@@ -49,7 +49,7 @@ from tests.analysis.tables import connect
 @pytest.mark.parametrize("job", [SMALL, Job(seed=61, memory=False, crossing=False)])
 def test_steps_are_found_back_without_their_gaps(job: Job) -> None:
     check_factual(job)
-    rows = replay(replayed(job))
+    rows = replay(replay_of(job))
     ranks = job.world_size
     assert rows["rank"].null_count() == job.steps and rows.height == job.steps * (1 + ranks)
     told = dict(tables(job).sql("select step, step_ns from job_steps order by step").fetchall())
@@ -67,13 +67,13 @@ def test_a_rank_as_fast_as_its_peers_and_a_link_twice_as_fast_as_they_ran() -> N
     one = replace(job, slow_link=(1,), slow_link_factor=6.0)
     links = [f"link:{pair}={1 / 6}" for pair in ("0-1", "1-2", "1-3")]
     check_pair(one, job, *links)
-    assert mean_of(tables(one), replayed(one), *links) == mean_of(
-        tables(one), replayed(one), f"link:1={1 / 6}"
+    assert mean_of(tables(one), replay_of(one), *links) == mean_of(
+        tables(one), replay_of(one), f"link:1={1 / 6}"
     )
     # What moves bytes takes half as long: so does what a link adds to it, whichever is told first.
     for word in (f"link:1={1 / 6}", "experts:balanced"):
         there, back = (
-            mean_of(tables(one), replayed(one), *words)["predicted_step_ns"]
+            mean_of(tables(one), replay_of(one), *words)["predicted_step_ns"]
             for words in (("comm:ep=0.5", word), (word, "comm:ep=0.5"))
         )
         assert there == pytest.approx(back, rel=1e-5)
@@ -138,7 +138,7 @@ def test_experts_placed_otherwise_and_an_ideal_step_as_they_ran(tmp_path: Path) 
     even = replace(job, expert_skew=0.0, noise=0.0)
     rough = replace(even, noise=0.03, **LARGE_LINK)
     check_pair(rough, even, "ideal")
-    found = mean_of(tables(rough), replayed(rough), "ideal")
+    found = mean_of(tables(rough), replay_of(rough), "ideal")
     first = {one["kind"]: one["name"] for one in reversed(found["contributions"])}
     assert first["optype"] == "communication ep" and first["stage"] == "1"
     assert first["worker"] in ("4", "6")
@@ -150,9 +150,9 @@ def test_ranges_contain_the_truth_where_kernels_slow_down_beside_transfers() -> 
     # Sixty such pairs: bench/replay/whatif_range_bench.py.
     for number in range(3 * KINDS, 4 * KINDS):
         base, other, word = pair(number)
-        told = replayed(base).contention.lost_ratio
+        told = replay_of(base).contention.lost_ratio
         assert told == pytest.approx(1 - 1 / base.contention, abs=0.05)
-        row = mean_of(tables(base), replayed(base), word)
+        row = mean_of(tables(base), replay_of(base), word)
         truth = true_step_ns(other)
         assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"], word
         assert row["predicted_high_ns"] - row["predicted_low_ns"] < 0.15 * truth
@@ -161,7 +161,7 @@ def test_ranges_contain_the_truth_where_kernels_slow_down_beside_transfers() -> 
         assert sum(one["saved_ns"] for one in row["saved"]) == pytest.approx(
             row["replayed_step_ns"] - row["predicted_step_ns"], abs=100
         )
-        same = mean_of(tables(base), replayed(base), "kernel:*=1")
+        same = mean_of(tables(base), replay_of(base), "kernel:*=1")
         assert same["predicted_step_ns"] == same["replayed_step_ns"]
 
 
@@ -170,7 +170,7 @@ def test_another_seed_ran_as_predicted() -> None:
     # Which experts are popular is drawn by the seed, too: here all are alike.
     even = replace(LARGE, expert_skew=0.0)
     slow = replace(even, slow_rank=5, slow_factor=1.6, seed=77)
-    row = mean_of(tables(slow), replayed(slow), "rank:5=median")
+    row = mean_of(tables(slow), replay_of(slow), "rank:5=median")
     truth = true_step_ns(even)
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.015)
     assert abs(row["predicted_step_ns"] - truth) < abs(row["measured_step_ns"] - truth)
@@ -187,7 +187,7 @@ def test_kernels_are_named_by_type_and_shapes(word: str, kernel: tuple[str, str]
 
 @pytest.mark.parametrize("word", ["rank:all=1", "kernel:*=1", "comm:all=1", "link:all=1", "host=1"])
 def test_a_factor_of_one_changes_nothing(word: str) -> None:
-    row = mean_of(tables(SMALL), replayed(SMALL), word)
+    row = mean_of(tables(SMALL), replay_of(SMALL), word)
     assert row["predicted_step_ns"] == row["replayed_step_ns"]
     off = abs(row["replayed_step_ns"] - row["measured_step_ns"])
     assert row["predicted_high_ns"] - row["predicted_low_ns"] <= 4 * off + 2_000
@@ -200,14 +200,14 @@ def test_a_factor_of_one_changes_nothing(word: str) -> None:
 def test_the_clock_of_a_host_changes_nothing(words: tuple[str, ...]) -> None:
     job = replace(SMALL, ranks_per_host=1)
     late = replace(job, clock_offsets_ns=(0, 0, 7_654_321, 0))
-    plain, shifted = (mean_of(tables(one), replayed(one), *words) for one in (job, late))
+    plain, shifted = (mean_of(tables(one), replay_of(one), *words) for one in (job, late))
     names = [name for name in plain if name.endswith("_ns")]
     assert [shifted[name] for name in names] == pytest.approx([plain[name] for name in names], 1e-3)
 
 
 @pytest.mark.parametrize("factor", [0.999, 0.8, 1.2])
 def test_a_range_goes_no_further_than_what_operations_take_less_or_more(factor: float) -> None:
-    job, changed_by = replayed(SMALL), abs(1 - factor)
+    job, changed_by = replay_of(SMALL), abs(1 - factor)
     row = mean_of(tables(SMALL), job, f"kernel:ZerosLike={factor}")
     its = job.ops.type == job.ops.types.index("ZerosLike")  # of each rank alike, and once a step
     most = max(int(job.waits.transfer[:-1][its & (job.ops.rank == one)].sum()) for one in range(4))
@@ -225,14 +225,14 @@ def test_estimated_durations_keep_their_whole_range() -> None:
     """What a rank takes as its peers do is no factor: it may be more than is worked out."""
     words = ("rank:3=median",), ("experts:balanced",), ("ideal",), ("host=0.999",)
     for each in words:
-        made = apply_change(tables(SMALL), replayed(SMALL), [parse_change(word) for word in each])
+        made = apply_change(tables(SMALL), replay_of(SMALL), [parse_change(word) for word in each])
         assert not made.is_told
     both = [parse_change(word) for word in ("kernel:*=0.9", "comm:ep=0.9")]
-    assert apply_change(tables(SMALL), replayed(SMALL), both).is_told
+    assert apply_change(tables(SMALL), replay_of(SMALL), both).is_told
 
 
 def test_a_kernel_that_takes_longer_within_its_slack_changes_nothing() -> None:
-    job = replayed(SMALL)
+    job = replay_of(SMALL)
     at = [one for one, name in enumerate(job.ops.types) if name == "DSAGenBitMask"]
     row = mean_of(tables(SMALL), job, "kernel:DSAGenBitMask=1.2")
     assert at and row["predicted_step_ns"] == row["replayed_step_ns"]
@@ -242,7 +242,7 @@ def test_a_kernel_that_takes_longer_within_its_slack_changes_nothing() -> None:
 
 @pytest.mark.slow
 def test_a_rank_is_found_from_its_data_parallel_peer() -> None:
-    job = replayed(replace(SMALL, expert_skew=0.0, noise=0.03, seed=8_191))
+    job = replay_of(replace(SMALL, expert_skew=0.0, noise=0.03, seed=8_191))
     con = tables(replace(SMALL, expert_skew=0.0, noise=0.03, seed=8_191))
     measured = job.measured.lengths_by_rank()
     for at, rank in enumerate(job.ops.ranks):
@@ -264,7 +264,7 @@ def test_a_rank_is_found_from_its_data_parallel_peer() -> None:
 )  # fmt: skip
 def test_what_is_not_recorded_narrows_what_is_answered_and_not_its_truth(gone: str) -> None:
     base = replace(SMALL, slow_kernel="GroupedMatmul", slow_kernel_factor=2.0)
-    con = compared(connect(), base, gone)
+    con = compare_ranks(connect(), base, gone)
     job = capture_job(con, ALL)
     row = mean_of(con, job, "kernel:GroupedMatmul=0.5")
     truth = true_step_ns(SMALL)
@@ -273,7 +273,7 @@ def test_what_is_not_recorded_narrows_what_is_answered_and_not_its_truth(gone: s
 
 @pytest.mark.parametrize("job", [SMALL, replace(SMALL, noise=0.05, host_op_ns=150_000)])
 def test_an_operation_longer_by_its_slack_changes_nothing_and_by_more_it_does(job: Job) -> None:
-    made = replayed(job)
+    made = replay_of(job)
     before, slack = made.span().lengths(), slacks(made)
     assert (slack >= 0).all() and 0.02 < np.mean(slack == 0) < 0.9
     chance = random.Random(5)
@@ -290,7 +290,7 @@ def test_an_operation_longer_by_its_slack_changes_nothing_and_by_more_it_does(jo
 
 
 def test_everything_twice_as_long_makes_steps_twice_as_long() -> None:
-    job = replayed(SMALL)
+    job = replay_of(SMALL)
     made = job.waits
     delays = made.delays()
     once, twice = (made.points.times(k * delays, k * made.gap) for k in (1, 2))
@@ -327,7 +327,7 @@ def test_points_that_wait_for_each_other_are_told() -> None:
 
 def test_without_launches_the_host_is_refused_and_kernels_are_still_told() -> None:
     base = replace(SMALL, slow_kernel="GroupedMatmul", slow_kernel_factor=2.0)
-    con = compared(connect(), base, "delete from launches")
+    con = compare_ranks(connect(), base, "delete from launches")
     job = capture_job(con, ALL)
     for word in ("host=0.5", "host:free", "fuse:RmsNorm"):
         with pytest.raises(CannotAnswer, match="no launches were recorded"):
@@ -341,11 +341,11 @@ def test_without_launches_the_host_is_refused_and_kernels_are_still_told() -> No
 @pytest.mark.slow
 def test_without_tasks_links_are_refused_and_without_shapes_a_median_is_told_of() -> None:
     shapes = "update kernels set input_shapes = null"
-    con = compared(connect(), SMALL, "delete from comm_tasks", shapes)
+    con = compare_ranks(connect(), SMALL, "delete from comm_tasks", shapes)
     job = capture_job(con, ALL)
     change = [parse_change("rank:all=median")]
     assert any("no shapes" in note for note in whatif_notes(job, change))
-    assert not any("no shapes" in note for note in whatif_notes(replayed(SMALL), change))
+    assert not any("no shapes" in note for note in whatif_notes(replay_of(SMALL), change))
     assert not any("no shapes" in note for note in whatif_notes(job))
     with pytest.raises(CannotAnswer, match="which link"):
         mean_of(con, job, "link:0-1=0.5")
@@ -358,14 +358,16 @@ def test_without_tasks_links_are_refused_and_without_shapes_a_median_is_told_of(
 def test_members_that_were_not_captured_widen_the_range() -> None:
     base = replace(SMALL, slow_rank=0, slow_factor=1.6)
     gone = [f"delete from {name} where rank = 3" for name in TABLES]
-    con = compared(connect(), base, *gone)
+    con = compare_ranks(connect(), base, *gone)
     job = capture_job(con, ALL)
     assert (replay(job)["exogenous_ratio"] > 0.05).any()
     row = mean_of(con, job, "rank:0=median")
     truth = true_step_ns(SMALL)
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
     assert any("not captured" in note for note in whatif_notes(job))
-    lone = compared(connect(), base, *(f"delete from {name} where rank > 0" for name in TABLES))
+    lone = compare_ranks(
+        connect(), base, *(f"delete from {name} where rank > 0" for name in TABLES)
+    )
     with pytest.raises(CannotAnswer, match="recorded with its times on all its members"):
         mean_of(lone, capture_job(lone, ALL), "comm:ep=0.5")
     for word, told in (
@@ -379,9 +381,9 @@ def test_members_that_were_not_captured_widen_the_range() -> None:
 
 @pytest.mark.parametrize("job", [SMALL, replace(SMALL, noise=0.05, host_op_ns=150_000)])
 def test_the_critical_path_adds_up_to_each_step(job: Job) -> None:
-    found = critical_path(replayed(job))
+    found = critical_path(replay_of(job))
     sums = found.group_by("step").agg(pl.col("path_ns").sum()).sort("step")["path_ns"]
-    assert sums.to_list() == replayed(job).measured.lengths().tolist()
+    assert sums.to_list() == replay_of(job).measured.lengths().tolist()
     shares = found.group_by("step").agg(pl.col("share_ratio").sum())["share_ratio"]
     assert shares.to_list() == pytest.approx([1.0] * job.steps)
     of_part = dict(found.group_by("part").agg(pl.col("path_ns").sum()).iter_rows())
@@ -392,7 +394,7 @@ def test_the_critical_path_adds_up_to_each_step(job: Job) -> None:
 
 def test_the_critical_path_runs_through_the_slow_rank() -> None:
     def share(job: Job) -> float:
-        found = critical_path(replayed(job))
+        found = critical_path(replay_of(job))
         mine = found.filter((pl.col("rank") == 3) & (pl.col("part") == "computing"))["path_ns"]
         return float(mine.sum()) / float(found["path_ns"].sum())
 
@@ -405,7 +407,7 @@ def test_the_critical_path_runs_through_the_slow_rank() -> None:
     [("kernel:*=0.5", "computing", None), ("comm:ep=0.5", "communication", "ep")],
 )
 def test_what_is_saved_adds_up_and_is_where_it_was(word: str, part: str, kind: str | None) -> None:
-    found = whatif_steps(tables(SMALL), replayed(SMALL), [parse_change(word)])
+    found = whatif_steps(tables(SMALL), replay_of(SMALL), [parse_change(word)])
     assert found.height
     for row in found.iter_rows(named=True):
         whole = row["replayed_step_ns"] - row["predicted_step_ns"]
@@ -415,7 +417,7 @@ def test_what_is_saved_adds_up_and_is_where_it_was(word: str, part: str, kind: s
 
 
 def test_what_is_on_no_path_saves_nothing_and_what_is_saves_no_more_than_its_time() -> None:
-    job = replayed(SMALL)
+    job = replay_of(SMALL)
     on_path = critical_path(job).filter(pl.col("part") == "computing")
     for name in sorted({job.ops.types[at] for at in job.ops.type[~job.ops.is_communication]}):
         row = mean_of(tables(SMALL), job, f"kernel:{name}=0")
@@ -433,7 +435,7 @@ def test_kernels_of_some_shapes_change_alone() -> None:
         ).fetchall()
     ]  # fmt: skip
     assert len(shapes) > 1
-    job = replayed(SMALL)
+    job = replay_of(SMALL)
     found = [mean_of(con, job, f"kernel:MatMulV3@{one}=0.5") for one in shapes]
     words = [f"kernel:MatMulV3@{one}=0.5" for one in shapes]
     every, whole = mean_of(con, job, *words), mean_of(con, job, "kernel:MatMulV3=0.5")
@@ -465,17 +467,17 @@ def test_what_is_not_there_or_not_told_is_said(
     word: str, error: type[Exception], told: str
 ) -> None:
     with pytest.raises(error, match=told):
-        mean_of(tables(SMALL), replayed(SMALL), word)
+        mean_of(tables(SMALL), replay_of(SMALL), word)
 
 
 @pytest.mark.slow
 def test_what_is_done_as_a_whole_takes_no_value() -> None:
     for word in ("hide:ep", "fuse:RmsNorm", "hierarchical:ep"):
         with pytest.raises(UsageError, match=f"write {word}"):
-            mean_of(tables(SMALL), replayed(SMALL), word + "=0.5")
+            mean_of(tables(SMALL), replay_of(SMALL), word + "=0.5")
 
 
 def test_a_capture_without_operations_is_no_replay() -> None:
-    con = compared(connect(), SMALL, "delete from kernels", "delete from comm_ops")
+    con = compare_ranks(connect(), SMALL, "delete from kernels", "delete from comm_ops")
     with pytest.raises(TraceNotFound, match="nothing to replay"):
         capture_job(con, ALL)

@@ -21,9 +21,9 @@ from tests.analysis.replay.replayed_jobs import (
     SMALL,
     check_factual,
     check_pair,
-    compared,
+    compare_ranks,
     mean_of,
-    replayed,
+    replay_of,
 )
 from tests.analysis.tables import connect
 
@@ -65,8 +65,8 @@ def test_real_steps_are_found_back_without_gaps(
 
 @pytest.mark.slow
 def test_recorded_events_take_the_place_of_rules() -> None:
-    con = compared(connect(), SMALL, EVENTS)
-    job, plain = capture_job(con, ALL), replayed(SMALL)
+    con = compare_ranks(connect(), SMALL, EVENTS)
+    job, plain = capture_job(con, ALL), replay_of(SMALL)
     assert con.sql("select count(*) > 100 from device_tasks").fetchall() == [(True,)]
     rules = [(one.waits.origin == RULE).sum() for one in (job, plain)]
     assert rules[0] < 0.8 * rules[1]
@@ -79,10 +79,10 @@ def test_recorded_events_take_the_place_of_rules() -> None:
 @pytest.mark.parametrize("gone", [(), (HALF,)], ids=["all", "half"])
 def test_with_all_or_some_events_a_change_comes_as_predicted(gone: tuple[str, ...]) -> None:
     check_factual(SMALL)
-    con = compared(connect(), SMALL, EVENTS, *gone)
+    con = compare_ranks(connect(), SMALL, EVENTS, *gone)
     for word in ("kernel:*=0.5", "comm:all=2", "host=2"):
         row = mean_of(con, capture_job(con, ALL), word)
-        rules = mean_of(compared(connect(), SMALL), replayed(SMALL), word)
+        rules = mean_of(compare_ranks(connect(), SMALL), replay_of(SMALL), word)
         assert row["predicted_step_ns"] == pytest.approx(rules["predicted_step_ns"], rel=0.01)
 
 

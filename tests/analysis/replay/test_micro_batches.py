@@ -18,7 +18,7 @@ from tests.analysis.replay.replayed_jobs import (
     SMALL,
     check_pair,
     mean_of,
-    replayed,
+    replay_of,
     tables,
     true_step_ns,
 )
@@ -30,7 +30,7 @@ DEEP = replace(SMALL, pp=4, dp=1, ep=1, layers=4, expert_skew=0.0, noise=0.01, s
 @pytest.mark.parametrize(("few", "many"), [(4, 8), (8, 6)])
 def test_more_or_fewer_micro_batches_of_another_seed_as_they_ran(few: int, many: int) -> None:
     base = replace(DEEP, micro_batches=few)
-    row = mean_of(tables(base), replayed(base), f"micro_batches={many}")
+    row = mean_of(tables(base), replay_of(base), f"micro_batches={many}")
     other = replace(base, micro_batches=many, seed=base.seed + 191)
     truth = true_step_ns(other)
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.015)
@@ -62,7 +62,7 @@ def test_other_changes_stand_beside_other_micro_batches_but_not_of_chunks() -> N
     check_pair(replace(base, **SLOW_RANK), replace(base, micro_batches=8), *words)
     job = replace(base, schedule="zb-v", **SLOW_RANK)
     with pytest.raises(UsageError, match="stands alone"):
-        mean_of(tables(job), replayed(job), *words)
+        mean_of(tables(job), replay_of(job), *words)
 
 
 def test_draws_are_of_recorded_micro_batches_and_the_last_of_last_ones() -> None:
@@ -86,22 +86,22 @@ def test_draws_are_of_recorded_micro_batches_and_the_last_of_last_ones() -> None
 )
 def test_what_tells_no_micro_batches_is_refused(job: Job, told: str) -> None:
     with pytest.raises(CannotAnswer, match=told) as refused:
-        mean_of(tables(job), replayed(job), "micro_batches=8")
+        mean_of(tables(job), replay_of(job), "micro_batches=8")
     assert "\n" not in str(refused.value) and str(refused.value).startswith("micro_batches=8: ")
 
 
 def test_as_many_micro_batches_change_nothing_and_more_are_added() -> None:
-    same, more = (mean_of(tables(SMALL), replayed(SMALL), f"micro_batches={m}") for m in (2, 3))
+    same, more = (mean_of(tables(SMALL), replay_of(SMALL), f"micro_batches={m}") for m in (2, 3))
     assert same["predicted_step_ns"] == same["replayed_step_ns"] < more["predicted_step_ns"]
     words = ["micro_batches=3", "kernel:GroupedMatmul=2"]
-    row = mean_of(tables(SMALL), replayed(SMALL), *words)
-    assert row == mean_of(tables(SMALL), replayed(SMALL), *reversed(words))
+    row = mean_of(tables(SMALL), replay_of(SMALL), *words)
+    assert row == mean_of(tables(SMALL), replay_of(SMALL), *reversed(words))
     twice = replace(SMALL, micro_batches=3, slow_kernel="GroupedMatmul", slow_kernel_factor=2.0)
     truth = true_step_ns(twice)
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.02)
     assert [one["part"] for one in more["saved"]] == ["micro-batches"]
     works = [
-        changed_work(tables(SMALL), replayed(SMALL), [parse_change(f"micro_batches={m}")], row)
+        changed_work(tables(SMALL), replay_of(SMALL), [parse_change(f"micro_batches={m}")], row)
         for m, row in ((2, same), (3, more))
     ]
     assert works[0] == [] and "with 3 micro-batches in place of 2" in works[1][0]

@@ -28,7 +28,7 @@ from npuscope.analysis.scope import ALL
 from npuscope.analysis.views import open_views
 from npuscope.collector.store import store
 from npuscope.sample_traces.generate import Job
-from tests.analysis.replay.replayed_jobs import SMALL, compared, replayed
+from tests.analysis.replay.replayed_jobs import SMALL, compare_ranks, replay_of
 from tests.analysis.tables import connect
 
 
@@ -65,7 +65,7 @@ def test_the_second_longest_way_is_that_of_all_ways(data: st.DataObject) -> None
 
 @pytest.mark.parametrize("job", [SMALL, replace(SMALL, noise=0.05, host_op_ns=150_000)])
 def test_the_runner_up_of_a_job_is_as_long_as_it_says(job: Job) -> None:
-    made = replayed(job)
+    made = replay_of(job)
     found, critical = runner_up_path(made), critical_path(made)
     assert list(found.columns) == [one.name for one in metric("runner_up_path").columns]
     sums = found.group_by("step").agg(pl.col("path_ns").sum(), pl.col("behind_ns").first())
@@ -83,7 +83,7 @@ def test_nothing_but_gaps_is_below_0() -> None:
         update launches l set api_end_ns = o.start_ns + 300_000 from comm_ops o
         where l.target = 'communication' and l.run = o.run and l.rank = o.rank
             and l.connection_id = o.connection_id"""
-    job = capture_job(compared(connect(), slow, late), ALL)
+    job = capture_job(compare_ranks(connect(), slow, late), ALL)
     launches = job.waits.lag[job.waits.work < 0]
     assert (launches < -100_000).any()
     for found in (critical_path(job), runner_up_path(job)):
@@ -106,4 +106,4 @@ def test_recorded_transfers_in_gaps_are_named(real_stores: Callable[[str], Path]
             where rank = 0 and step = 13 and op_type = 'batchSendRecv'""").fetchone() or (0,)
     assert "batchSendRecv of the rank" in note
     assert f"{received_ns / 1e6:,.3f} ms lie beside" in note and received_ns < gap_ns
-    assert not gap_notes(replayed(SMALL))
+    assert not gap_notes(replay_of(SMALL))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from npuscope.sample_traces.generate import Job
-from tests.analysis.replay.replayed_jobs import NOISY, mean_of, replayed, tables, true_step_ns
+from tests.analysis.replay.replayed_jobs import NOISY, mean_of, replay_of, tables, true_step_ns
 
 
 @pytest.mark.slow
@@ -16,14 +16,14 @@ def test_all_to_alls_in_two_stages_as_they_ran() -> None:
         NOISY, pp=2, dp=4, ep=4, layers=4, micro_batches=2, ranks_per_host=4, seed=6_151,
         clock_offsets_ns=(0, 0, 0, 0, *[2_000_000] * 4),
     )  # fmt: skip
-    row = mean_of(tables(job), replayed(job), "hierarchical:ep")
+    row = mean_of(tables(job), replay_of(job), "hierarchical:ep")
     truth = true_step_ns(replace(job, hierarchical=True))
     # What is drawn for the transfers is not the same.
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.015)
     assert abs(row["measured_step_ns"] - truth) > 0.2 * truth
     # What is staged is what balanced experts exchange.
     skewed, even = replace(job, expert_skew=1.2), replace(job, expert_skew=0.0, hierarchical=True)
-    row = mean_of(tables(skewed), replayed(skewed), "hierarchical:ep", "experts:balanced")
+    row = mean_of(tables(skewed), replay_of(skewed), "hierarchical:ep", "experts:balanced")
     truth = true_step_ns(even)
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.01)
     # Slow links mended, tokens balanced, exchanges in two stages: each of what the others left, in
@@ -41,6 +41,6 @@ def test_all_to_alls_in_two_stages_as_they_ran() -> None:
     ):
         truth = true_step_ns(other)
         for told in ([*links, *words], [*reversed(words), *links]):
-            row = mean_of(tables(slow), replayed(slow), *told)
+            row = mean_of(tables(slow), replay_of(slow), *told)
             assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.01)
             assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]

@@ -32,7 +32,7 @@ from tests.analysis.replay.phase_traces import (
     TAIL,
     Op,
     Plan,
-    simulated,
+    simulate,
 )
 
 ST = "straggler_whatif_ST"
@@ -69,13 +69,13 @@ def row_of(job: PhaseJob, *changes: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("plan", SHAPES, ids=lambda p: f"pp{p.pp} dp{p.dp} v{p.chunks} {p.tail}")
 def test_without_launch_delays_the_simulated_times_are_found_back(plan: Plan) -> None:
-    job = job_of(simulated(plan))
+    job = job_of(simulate(plan))
     assert job.graph.lengths(job.own_s) == pytest.approx(job.measured_s, rel=1e-12)
 
 
 @pytest.mark.parametrize(("early_s", "counts"), [(0.005, True), (0.015, False)])
 def test_a_transfer_that_ends_far_before_it_starts_is_none(early_s: float, counts: bool) -> None:
-    rows = simulated(Plan(pp=1, dp=2, steps=1, tail=(SCATTER,), noise=0))
+    rows = simulate(Plan(pp=1, dp=2, steps=1, tail=(SCATTER,), noise=0))
     # One DP rank ends before the other starts: their clocks differ.
     is_it = (pl.col("optype") == SCATTER) & (pl.col("dp_rank") == 0)
     start = rows.filter(optype=SCATTER)["start_ts"][0]
@@ -108,14 +108,14 @@ def test_a_change_is_predicted_as_it_would_have_been(
 ) -> None:
     base = Plan(pp=2, dp=2, chunks=chunks, seed=5)
     changed = replace(base, factor=lambda op: factor if chosen(op) else 1.0)
-    found = row_of(job_of(simulated(base)), word)
-    truth = job_of(simulated(changed)).measured_s.mean() * 1e9
+    found = row_of(job_of(simulate(base)), word)
+    truth = job_of(simulate(changed)).measured_s.mean() * 1e9
     assert found["predicted_ns"] == pytest.approx(truth, rel=1e-8)
     assert abs(found["predicted_ns"] - found["replayed_ns"]) > 1e-4 * truth, "changes something"
 
 
 def agrees_with_brute_force(plan: Plan) -> None:
-    rows = simulated(plan)
+    rows = simulate(plan)
     twin, job = BruteForce(rows), job_of(rows)
     row = row_of(job)
     own, ideal = (lambda e: twin.own[e]), (lambda e: twin.ideal[e.optype])
@@ -171,8 +171,8 @@ def test_vectors_agree_with_brute_force_on_any_structure(plan: Plan) -> None:
     agrees_with_brute_force(plan)
 
 
-def unchanging(plan: Plan, factor: float) -> None:
-    rows = simulated(plan)
+def steady(plan: Plan, factor: float) -> None:
+    rows = simulate(plan)
     job, before = job_of(rows), row_of(job_of(rows))
     for word in ("comm:pp=1", "comm:dp=1", "optype:*=1", "stage:0=1", "worker:0,0=1", "rank:all=1"):
         found = row_of(job, word, word)
@@ -190,18 +190,18 @@ def unchanging(plan: Plan, factor: float) -> None:
 
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_what_changes_nothing_and_what_changes_all_alike(chunks: int) -> None:
-    unchanging(Plan(chunks=chunks, delay_s=0.001, seed=3), 2.5)
+    steady(Plan(chunks=chunks, delay_s=0.001, seed=3), 2.5)
 
 
 @pytest.mark.slow
 @given(plan=plans, factor=st.floats(1, 8))
 @settings(max_examples=40)
 def test_what_changes_nothing_in_any_job(plan: Plan, factor: float) -> None:
-    unchanging(plan, factor)
+    steady(plan, factor)
 
 
 def test_changes_follow_each_other() -> None:
-    job = job_of(simulated(Plan(seed=9, dp=3)))
+    job = job_of(simulate(Plan(seed=9, dp=3)))
     row = row_of(job)
     assert row["predicted_ns"] is None
     ideal = row_of(job, "ideal")
@@ -214,10 +214,10 @@ def test_changes_follow_each_other() -> None:
     assert both == row_of(job, "comm:pp=2")["predicted_ns"]
     # Workers of a stage are alike then: one of three that was slow counts for nothing.
     slow = replace(Plan(seed=9, dp=3, noise=0), factor=lambda op: 3.0 if op.dp == 1 else 1.0)
-    even = row_of(job_of(simulated(slow)), "rank:all=median")["predicted_ns"]
-    usual = row_of(job_of(simulated(replace(slow, factor=lambda op: 1.0))))["replayed_ns"]
-    assert usual == even < row_of(job_of(simulated(slow)))["replayed_ns"]
-    assert even == row_of(job_of(simulated(slow)), "worker:1,0=median", "worker:1,1=median")[
+    even = row_of(job_of(simulate(slow)), "rank:all=median")["predicted_ns"]
+    usual = row_of(job_of(simulate(replace(slow, factor=lambda op: 1.0))))["replayed_ns"]
+    assert usual == even < row_of(job_of(simulate(slow)))["replayed_ns"]
+    assert even == row_of(job_of(simulate(slow)), "worker:1,0=median", "worker:1,1=median")[
         "predicted_ns"]  # fmt: skip
 
 
@@ -246,14 +246,14 @@ def test_changes_follow_each_other() -> None:
     ],
 )
 def test_a_change_of_nothing_is_refused(word: str, told: str) -> None:
-    job = job_of(simulated(Plan(steps=1)))
+    job = job_of(simulate(Plan(steps=1)))
     with pytest.raises(UsageError, match=told):
         row_of(job, word)
 
 
 def test_trust_says_what_beats_the_mean_step() -> None:
     uneven = Plan(steps=6, noise=0.5, delay_s=0.002)
-    job = job_of(simulated(uneven))
+    job = job_of(simulate(uneven))
     row = row_of(job)
     error = np.abs(job.graph.lengths(job.own_s) / job.measured_s - 1)
     mean = np.abs(job.measured_s.mean() / job.measured_s - 1)
@@ -262,14 +262,14 @@ def test_trust_says_what_beats_the_mean_step() -> None:
     assert row["nothing_changes_error_p90_ratio"] == pytest.approx(np.quantile(mean, 0.9))
     assert row["scaled_error_median_ratio"] < row["replay_error_median_ratio"]
     assert "the mean step, taken for every step" in trust_notes(row, job)[1]
-    one = job_of(simulated(Plan(steps=1)))
+    one = job_of(simulate(Plan(steps=1)))
     row = row_of(one)
     assert row["nothing_changes_error_median_ratio"] is row["scaled_error_max_ratio"] is None
     assert trust_notes(row, one)[1].startswith("one step")
 
 
 def test_types_without_a_rule_are_named() -> None:
-    rows = simulated(Plan(steps=1))
+    rows = simulate(Plan(steps=1))
     more = rows.filter(optype="gc").with_columns(optype=pl.lit("tea-break"))
     job = job_of(pl.concat([rows, more]))
     assert job.left_out == ("tea-break",) and row_of(job) == row_of(job_of(rows))
@@ -311,15 +311,15 @@ def test_a_broken_structure_is_named(
     name: str, broken: Callable[[pl.DataFrame], pl.DataFrame], told: str
 ) -> None:
     stages = 3 if name == "no stage" else 2
-    rows = broken(simulated(Plan(pp=stages)))
+    rows = broken(simulate(Plan(pp=stages)))
     if name == "clips":  # as many on the stages that have it, and no more
-        rows = pl.concat([rows, simulated(Plan(pp=stages)).filter(optype=CLIP, stage=0)])
+        rows = pl.concat([rows, simulate(Plan(pp=stages)).filter(optype=CLIP, stage=0)])
     with pytest.raises(TraceFormatError, match=told):
         job_of(rows)
 
 
 def test_a_compute_before_what_it_needs_is_named() -> None:
-    rows = simulated(Plan(dp=1, steps=1))
+    rows = simulate(Plan(dp=1, steps=1))
     is_it = (pl.col("optype") == "backward-compute") & (pl.col("stage") == 0)
     early = rows.with_columns(
         start_ts=pl.when(is_it & (pl.col("mb_id") == 0)).then(-1.0).otherwise("start_ts")
@@ -330,7 +330,7 @@ def test_a_compute_before_what_it_needs_is_named() -> None:
 
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_sends_and_receives_that_carry_nothing_are_left_out(chunks: int) -> None:
-    rows = simulated(Plan(chunks=chunks, seed=4))
+    rows = simulate(Plan(chunks=chunks, seed=4))
     before = row_of(job_of(rows))
     workers = rows.select("step", "dp_rank", "rank", "stage").unique()
     computes = rows.filter(pl.col("optype").str.ends_with("compute"))
@@ -354,21 +354,21 @@ def st_job(real_data: Path) -> PhaseJob:
     return phase_job(read_phases(real_data / ST / "trace-ST.parquet"))
 
 
-def published(real_data: Path, name: str) -> dict[str, Any]:
+def publish(real_data: Path, name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((real_data / ST / f"{name}-ST.json").read_text())
     return found
 
 
 def test_the_published_figures_are_reproduced(real_data: Path, st_job: PhaseJob) -> None:
-    result, row = published(real_data, "result"), row_of(st_job)
+    result, row = publish(real_data, "result"), row_of(st_job)
     exact = {
         "measured_ns": 1e9 * fmean(result["step_t_base"].values()),
         "replayed_ns": 1e9 * fmean(result["step_t_nodelay"].values()),
         "ideal_ns": 1e9 * fmean(result["step_t_noblk"].values()),
         "slowdown": result["blocking_slowdown"],
         "launch_slowdown": result["launch_slowdown"],
-        "last_stage_share": published(real_data, "ms")["Ms"],
-        "worst_workers_share": published(real_data, "mw")["Mw"],
+        "last_stage_share": publish(real_data, "ms")["Ms"],
+        "worst_workers_share": publish(real_data, "mw")["Mw"],
     }
     assert {key: row[key] for key in exact} == pytest.approx(exact, rel=1e-7)
     assert row["worst_workers"] == [[1, 3]]
@@ -387,7 +387,7 @@ def test_the_published_figures_are_reproduced(real_data: Path, st_job: PhaseJob)
 
 
 def test_the_published_contributions_are_reproduced(real_data: Path, st_job: PhaseJob) -> None:
-    result = published(real_data, "result")
+    result = publish(real_data, "result")
     ideal = float(st_job.graph.lengths(st_job.ideal_s[:, None, None])[0])
     compared = 0
     for one in contributions(st_job):
@@ -407,12 +407,12 @@ def test_the_published_contributions_are_reproduced(real_data: Path, st_job: Pha
 
 def test_added_and_removed_stages_are_as_published(real_data: Path, st_job: PhaseJob) -> None:
     for name, word in (("ms", "stage:3=ideal"), ("mw", "worker:1,3=ideal")):
-        figures = published(real_data, name)
+        figures = publish(real_data, name)
         found = row_of(st_job, word)
         assert found["predicted_ns"] == pytest.approx(figures["trem"] * 1e9, rel=1e-8)
     alone = {(one.kind, one.name): one.lengths_s.mean() for one in contributions(st_job)}
-    assert alone["stage", "3"] == pytest.approx(published(real_data, "ms")["tadd"], rel=1e-8)
-    assert alone["worker", "1,3"] == pytest.approx(published(real_data, "mw")["tadd"], rel=1e-8)
+    assert alone["stage", "3"] == pytest.approx(publish(real_data, "ms")["tadd"], rel=1e-8)
+    assert alone["worker", "1,3"] == pytest.approx(publish(real_data, "mw")["tadd"], rel=1e-8)
 
 
 def test_the_published_trace_agrees_with_brute_force_in_its_arithmetic(

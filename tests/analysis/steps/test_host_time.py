@@ -13,7 +13,7 @@ from tests.analysis.tables import answer, connect, fill, kernel, op
 STARTS = (0, 100, 300)
 
 
-def captured(launched: dict[int, int], **more: object) -> duckdb.DuckDBPyConnection:
+def capture(launched: dict[int, int], **more: object) -> duckdb.DuckDBPyConnection:
     """What started at a key was launched at its value."""
     con = connect()
     fill(con, "ranks", [{"rank": 0}])
@@ -47,7 +47,7 @@ def captured(launched: dict[int, int], **more: object) -> duckdb.DuckDBPyConnect
 def test_a_gap_is_told_by_the_launch_of_what_ends_it(
     launched: dict[int, int], host_ns: int | None, idle_ns: int | None
 ) -> None:
-    con = captured(launched)
+    con = capture(launched)
     [row] = answer(con, "steps")
     assert (row["free_ns"], row["host_ns"], row["idle_ns"]) == (370, host_ns, idle_ns)
     for rows in (across(con, "step_parts"), step_parts(con).to_dicts()):
@@ -58,14 +58,14 @@ def test_a_gap_is_told_by_the_launch_of_what_ends_it(
 
 
 def test_launches_of_other_ranks_tell_nothing() -> None:
-    con = captured({100: 5, 300: 110, 400: 20}, rank=1)
+    con = capture({100: 5, 300: 110, 400: 20}, rank=1)
     [row] = answer(con, "steps")
     assert row["host_ns"] is row["idle_ns"] is None
 
 
 def test_gaps_without_a_launch_are_no_gaps() -> None:
     """Time between steps is nobody's."""
-    con = captured({100: 5, 300: 110, 400: 20, 10_000: 9_000})
+    con = capture({100: 5, 300: 110, 400: 20, 10_000: 9_000})
     fill(con, "kernels", [kernel(10_000, 10, 2)])
     assert [(row["step"], row["host_ns"], row["idle_ns"]) for row in answer(con, "steps")] == [
         (1, 0, 370), (2, None, None),

@@ -14,7 +14,7 @@ from tests.analysis.tables import Row, answer, clear, connect, fill, kernel
 CON = connect()
 
 
-def gathered(by: str, rows: Sequence[Row]) -> list[tuple[object, ...]]:
+def gather(by: str, rows: Sequence[Row]) -> list[tuple[object, ...]]:
     clear(CON)
     fill(CON, "kernels", rows)
     return [
@@ -35,24 +35,24 @@ KERNELS = [
 
 
 def test_keys() -> None:
-    assert gathered("type", KERNELS) == [
+    assert gather("type", KERNELS) == [
         (1, "MatMul", None, 2, 40, 30),
         (1, "Add", "AI_CORE", 1, 20, 20),
         (2, "Add", None, 2, 10, 5),
     ]
-    assert gathered("name", KERNELS) == [
+    assert gather("name", KERNELS) == [
         (1, "b", "MIX_AIC", 1, 30, 30),
         (1, "c", "AI_CORE", 1, 20, 20),
         (1, "a", "AI_CORE", 1, 10, 10),
         (2, "c", None, 2, 10, 5),
     ]
-    assert gathered("core", KERNELS) == [
+    assert gather("core", KERNELS) == [
         (1, "AI_CORE", "AI_CORE", 2, 30, 20),
         (1, "MIX_AIC", "MIX_AIC", 1, 30, 30),
         (2, "AI_CORE", "AI_CORE", 1, 5, 5),
         (2, None, None, 1, 5, 5),
     ]
-    assert gathered("shape", KERNELS) == [
+    assert gather("shape", KERNELS) == [
         (1, "2,3", None, 2, 40, 30),
         (1, None, "AI_CORE", 1, 20, 20),
         (2, "4", None, 2, 10, 5),
@@ -61,11 +61,11 @@ def test_keys() -> None:
 
 def test_kernels_outside_every_step_stand_under_null() -> None:
     rows = [kernel(0, 10, 1, type="A"), kernel(10, 5, None, type="A")]
-    assert gathered("type", rows) == [(1, "A", None, 1, 10, 10), (None, "A", None, 1, 5, 5)]
+    assert gather("type", rows) == [(1, "A", None, 1, 10, 10), (None, "A", None, 1, 5, 5)]
 
 
 def test_shares_are_of_the_union() -> None:
-    gathered("type", KERNELS)
+    gather("type", KERNELS)
     shares = {
         (row["step"], row["key"]): row["computing_share_ratio"]
         for row in answer(CON, "kernels")
@@ -75,9 +75,9 @@ def test_shares_are_of_the_union() -> None:
 
 
 def test_kernels_of_no_length_are_counted_but_have_no_share() -> None:
-    assert gathered("type", [kernel(0, 0, 1, type="A")]) == [(1, "A", None, 1, 0, 0)]
+    assert gather("type", [kernel(0, 0, 1, type="A")]) == [(1, "A", None, 1, 0, 0)]
     assert answer(CON, "kernels")[0]["computing_share_ratio"] is None
-    assert gathered("type", [kernel(0, None, 1, type="A")]) == []
+    assert gather("type", [kernel(0, None, 1, type="A")]) == []
 
 
 def nearest_rank(durations: list[int], percent: int) -> int:
@@ -113,7 +113,7 @@ def test_percentiles_are_exact_for_every_count() -> None:
 
 
 def test_totals_by_any_key_are_the_same() -> None:
-    gathered("type", KERNELS)
+    gather("type", KERNELS)
     totals: dict[object, int] = {}
     for row in answer(CON, "kernels"):
         totals[row["by_key"]] = totals.get(row["by_key"], 0) + row["total_ns"]

@@ -45,7 +45,7 @@ def read(job: Job, form: Form, out: Path) -> dict[int, list[tuple[int, int]]]:
     }
 
 
-def lasting(spans: list[tuple[int, int]]) -> list[int]:
+def lengths_of(spans: list[tuple[int, int]]) -> list[int]:
     """From start to start, the last to its end."""
     starts = [start for start, _ in spans]
     return [b - a for a, b in zip(starts, [*starts[1:], spans[-1][1]], strict=True)]
@@ -54,7 +54,7 @@ def lasting(spans: list[tuple[int, int]]) -> list[int]:
 def of_job(planted: dict[int, list[tuple[int, int]]]) -> list[int]:
     latest = [(max(a for a, _ in one), max(b for _, b in one))
               for one in zip(*planted.values(), strict=True)]  # fmt: skip
-    return lasting(latest)
+    return lengths_of(latest)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_lengths_are_the_device_s_where_the_host_runs_ahead(form: Form, tmp_path
     figures = mfu(con, given_peaks={"bf16": PEAK}).rows
     for rank, spans in planted.items():
         mine = lengths.filter(rank=rank)["step_ns"].to_list()
-        assert mine == pytest.approx(lasting(spans), abs=2) and window_ns < min(mine) / 10
+        assert mine == pytest.approx(lengths_of(spans), abs=2) and window_ns < min(mine) / 10
         captured_ns = spans[-1][1] - spans[0][0]
         assert sum(mine) == pytest.approx(captured_ns, abs=2)
         if form != "kineto":  # shapes of which no FLOPs follow
@@ -107,7 +107,7 @@ def test_every_way_out_says_the_same(job: Job, form: Form, tmp_path: Path) -> No
     told = rows_of("mfu", path, "--by", "step", "--peak", f"bf16={PEAK}")
     for rank, spans in planted.items():
         mine = [row["step_ns"] for row in told if row["rank"] == rank]
-        assert mine == pytest.approx(lasting(spans), abs=2)
+        assert mine == pytest.approx(lengths_of(spans), abs=2)
         flops = sum(
             row["matmul_flops"] + row["attention_flops_causal"]
             for row in told if row["rank"] == rank

@@ -33,7 +33,7 @@ def frames(job: Job) -> dict[str, pl.DataFrame]:
     return canonical_frames(job, tables=TABLES)
 
 
-def captured(
+def capture(
     job: Job = JOB, ranks: Collection[int] = (), *, without: Collection[str] = ()
 ) -> duckdb.DuckDBPyConnection:
     """Tables of the job as if only these of its ranks had been profiled (none: all)."""
@@ -70,7 +70,7 @@ def ms(found: pl.DataFrame, part: str, ranks: Collection[int], kind: str | None 
 
 @pytest.fixture(scope="module")
 def whole() -> pl.DataFrame:
-    with closing(captured()) as con:
+    with closing(capture()) as con:
         return parts(con)
 
 
@@ -87,7 +87,7 @@ def test_the_lighter_stage_waits_in_the_pipeline(whole: pl.DataFrame) -> None:
 def test_waiting_for_a_stage_that_was_not_captured_is_a_part_of_its_own(
     whole: pl.DataFrame, without: tuple[str, ...]
 ) -> None:
-    with closing(captured(ranks=STAGE_0, without=without)) as con:
+    with closing(capture(ranks=STAGE_0, without=without)) as con:
         found = parts(con)
     assert not (found["part"] == "pipeline_wait").any()
     planted = ms(whole, "pipeline_wait", STAGE_0)
@@ -100,9 +100,9 @@ def test_a_late_peer_is_waited_for_whether_it_was_captured_or_not() -> None:
         name="late", layers=2, tp=1, pp=1, dp=4, ep=1, experts=0, steps=1, micro_batches=1,
         seed=3, overlap=0.0, memory=False, slow_rank=3, slow_factor=2.0,
     )  # fmt: skip
-    with closing(captured(late)) as con:
+    with closing(capture(late)) as con:
         seen = ms(parts(con), "peer_wait", (0, 1, 2))
-    with closing(captured(late, (0, 1, 2))) as con:
+    with closing(capture(late, (0, 1, 2))) as con:
         found = parts(con)
     assert seen > 1.0
     assert ms(found, "absent_wait", (0, 1, 2)) == pytest.approx(seen, rel=0.05)

@@ -62,7 +62,7 @@ def twin(found: list[Event]) -> dict[tuple[int, int | None], Figures]:
     return answers
 
 
-def measured(found: list[Event], *, shift_ns: int = 0) -> dict[tuple[int, int | None], Figures]:
+def measure(found: list[Event], *, shift_ns: int = 0) -> dict[tuple[int, int | None], Figures]:
     """What steps.sql says, instants moved back by `shift_ns`."""
     clear(CON)
     insert(CON, found, shift_ns=shift_ns)
@@ -83,7 +83,7 @@ def measured(found: list[Event], *, shift_ns: int = 0) -> dict[tuple[int, int | 
 
 
 def steps_are_counted_nanoseconds(found: list[Event]) -> None:
-    assert measured(found, shift_ns=EPOCH_NS) == twin(found)
+    assert measure(found, shift_ns=EPOCH_NS) == twin(found)
 
 
 test_steps_equals_counting_nanoseconds = settings(max_examples=60)(
@@ -102,14 +102,14 @@ def test_neither_order_nor_time_zero_matters(
 ) -> None:
     shuffled = list(found)
     random.shuffle(shuffled)
-    assert measured(shuffled, shift_ns=shift_ns) == measured(found)
+    assert measure(shuffled, shift_ns=shift_ns) == measure(found)
 
 
 @pytest.mark.slow
 @given(events)
 @settings(max_examples=50)
 def test_rows_given_twice_change_only_the_profilers_sums(found: list[Event]) -> None:
-    once, twice = measured(found), measured(found + found)
+    once, twice = measure(found), measure(found + found)
     sums = ("profiler_bubble_ns", "stage_ns")
     for place, figures in once.items():
         bubble, stage = figures["profiler_bubble_ns"], figures["stage_ns"]

@@ -94,7 +94,7 @@ def random_job(seed: int) -> Job:
     )  # fmt: skip
 
 
-def replayed(job: Job, share: float) -> Replayed:
+def replay(job: Job, share: float) -> Replayed:
     """The plan for a budget between the peak and what is left with everything run again (`share`
     of the way down), and the job generated with it."""
     own = plannable_of(job)

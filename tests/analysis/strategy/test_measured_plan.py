@@ -11,7 +11,7 @@ from npuscope.analysis.strategy import measured_plan
 from npuscope.analysis.strategy.constants import default_constants
 from npuscope.errors import CannotAnswer
 from npuscope.sample_traces.generate import Job
-from tests.analysis.strategy.planned_jobs import peaks, plannable_of, random_job, replayed, tables
+from tests.analysis.strategy.planned_jobs import peaks, plannable_of, random_job, replay, tables
 
 SMALL = Job(name="plan", pp=2, dp=1, ep=1, experts=0, layers=4, micro_batches=3, steps=1, seed=5,
             recompute="parts", comm_tasks=False, frequency=False)  # fmt: skip
@@ -20,7 +20,7 @@ SMALL = Job(name="plan", pp=2, dp=1, ep=1, experts=0, layers=4, micro_batches=3,
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 7])
 def test_a_step_takes_what_its_plan_says(seed: int) -> None:
-    found = replayed(random_job(seed), 0.6)
+    found = replay(random_job(seed), 0.6)
     assert any(map(any, found.recomputed))
     assert abs(found.step_error) < 0.03 and abs(found.unchanged_error) > 0.05
     assert found.low_ns <= found.truth_ns <= found.high_ns

@@ -17,29 +17,29 @@ _TABLE = 32000 * 1024
 _MASK = 2048**2
 
 
-def _allocated(job: Job) -> list[float]:
+def _allocation(job: Job) -> list[float]:
     return [float(stage.allocated_bytes) for stage in stage_memory(job, default_constants())]
 
 
 def test_eighteen_bytes_for_each_parameter() -> None:
     transfers = 2 * 2 * 2048 * 1024
     of_stage = 18 * (4 * _LAYER + _TABLE) + _MASK
-    assert _allocated(JOB) == pytest.approx([of_stage, of_stage + transfers])
+    assert _allocation(JOB) == pytest.approx([of_stage, of_stage + transfers])
 
 
 def test_a_distributed_optimizer_cuts_twelve_of_them_over_the_replicas() -> None:
     job = replace(JOB, distributed_optimizer=True)
-    assert _allocated(job)[0] == pytest.approx((6 + 12 / 4) * (4 * _LAYER + _TABLE) + _MASK)
+    assert _allocation(job)[0] == pytest.approx((6 + 12 / 4) * (4 * _LAYER + _TABLE) + _MASK)
 
 
 def test_weights_shared_with_their_fp32_save_two_of_the_share() -> None:
     job = replace(JOB, distributed_optimizer=True, software=Software(reuse_fp32=True))
-    assert _allocated(job)[0] == pytest.approx((6 + 10 / 4) * (4 * _LAYER + _TABLE) + _MASK)
+    assert _allocation(job)[0] == pytest.approx((6 + 10 / 4) * (4 * _LAYER + _TABLE) + _MASK)
 
 
 def test_fp16_keeps_gradients_small_and_their_copy_in_the_optimizer() -> None:
     job = replace(JOB, distributed_optimizer=True, software=Software(is_half=True))
-    assert _allocated(job)[0] == pytest.approx((4 + 16 / 4) * (4 * _LAYER + _TABLE) + _MASK)
+    assert _allocation(job)[0] == pytest.approx((4 + 16 / 4) * (4 * _LAYER + _TABLE) + _MASK)
 
 
 def test_experts_are_cut_over_their_own_replicas() -> None:
@@ -48,7 +48,7 @@ def test_experts_are_cut_over_their_own_replicas() -> None:
     attention = 4 * 1024**2 + 2 * 1024 + 8 * 1024
     dense, experts = 4 * attention + _TABLE, 4 * 4 * 3 * 1024 * 512
     expected = (6 + 12 / 4) * dense + (6 + 12 / 2) * experts + _MASK
-    assert _allocated(job)[0] == pytest.approx(expected)
+    assert _allocation(job)[0] == pytest.approx(expected)
 
 
 def test_the_first_peak_lacks_the_moments_that_later_ones_have() -> None:

@@ -29,14 +29,14 @@ _SPACE = Space(2048, 16, pp=[1, 2], recompute=["none"])
 _MACHINE = Machine(353.9e12)
 
 
-def _found() -> SearchResult:
+def _search_result() -> SearchResult:
     found = search(DENSE, _MACHINE, 8, _SPACE)
     changes = sensitivity(DENSE, _MACHINE, 8, _SPACE, found, top=3)
     return SearchResult(found, changes, {"model": "tiny", "only": "gbs=16"}, 1 << 35)
 
 
 def test_a_search_is_read_back(tmp_path: Path) -> None:
-    found = _found()
+    found = _search_result()
     (tmp_path / "strategies.parquet").write_bytes(found_parquet(found))
     again = read_found(tmp_path / "strategies.parquet")
     assert again.strategies.equals(found.strategies)

@@ -25,7 +25,7 @@ LEVEL = 4
 
 
 @pytest.fixture(scope="module")
-def planted() -> tuple[RankEvents, list[tuple[int, int, str]]]:
+def scene() -> tuple[RankEvents, list[tuple[int, int, str]]]:
     """Kernels of two streams, short and long, one of them over a border of tiles."""
     drawn = random.Random(7)
     events, at = [], 1_000_000
@@ -55,8 +55,8 @@ def streams(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(pl.col("track").is_in([1, 2]))
 
 
-def test_every_event_counts_once(planted: tuple[RankEvents, list[tuple[int, int, str]]]) -> None:
-    events, truth = planted
+def test_every_event_counts_once(scene: tuple[RankEvents, list[tuple[int, int, str]]]) -> None:
+    events, truth = scene
     for level in (0, LEVEL, 12):
         tiles = range((truth[-1][0] >> level) // BUCKETS + 1)
         starting = [
@@ -69,9 +69,9 @@ def test_every_event_counts_once(planted: tuple[RankEvents, list[tuple[int, int,
 
 
 def test_short_events_of_a_bucket_are_one_row(
-    planted: tuple[RankEvents, list[tuple[int, int, str]]],
+    scene: tuple[RankEvents, list[tuple[int, int, str]]],
 ) -> None:
-    events, truth = planted
+    events, truth = scene
     rows = streams(rows_of(events, 6, 0))
     longs = [one for one in truth if one[1] >= 1 << 6]
     assert rows.filter(pl.col("dur_ns") >= 1 << 6, pl.col("count") == 1).height == len(longs)
@@ -80,9 +80,9 @@ def test_short_events_of_a_bucket_are_one_row(
 
 
 def test_what_reaches_in_is_in_later_tiles(
-    planted: tuple[RankEvents, list[tuple[int, int, str]]],
+    scene: tuple[RankEvents, list[tuple[int, int, str]]],
 ) -> None:
-    events, truth = planted
+    events, truth = scene
     start, dur, _ = truth[-1]
     last = ((start + dur) >> LEVEL) // BUCKETS
     rows = streams(rows_of(events, LEVEL, last))
@@ -91,18 +91,18 @@ def test_what_reaches_in_is_in_later_tiles(
 
 
 def test_tracks_and_classes_have_names(
-    planted: tuple[RankEvents, list[tuple[int, int, str]]],
+    scene: tuple[RankEvents, list[tuple[int, int, str]]],
 ) -> None:
-    events, _ = planted
+    events, _ = scene
     assert [one.label for one in events.tracks] == ["overlap", "stream 0", "stream 1", "group 77"]
     rows = streams(rows_of(events, 0, 0))
     assert set(rows.select("name", "class").unique().rows()) == {("MatMulV3", 0), ("Cast", 5)}
 
 
 def test_the_overlap_is_what_a_grid_counts(
-    planted: tuple[RankEvents, list[tuple[int, int, str]]],
+    scene: tuple[RankEvents, list[tuple[int, int, str]]],
 ) -> None:
-    events, truth = planted
+    events, truth = scene
     kernels = {ns for start, dur, _ in truth for ns in range(start, start + dur)}
     ops = set(range(5, 55))
     found = dict(rows_of(events, 40, 0).filter(track=0).select("class", "dur_ns").rows())
@@ -111,9 +111,9 @@ def test_the_overlap_is_what_a_grid_counts(
 
 
 def test_a_stretch_is_measured_as_a_grid_counts(
-    planted: tuple[RankEvents, list[tuple[int, int, str]]],
+    scene: tuple[RankEvents, list[tuple[int, int, str]]],
 ) -> None:
-    events, truth = planted
+    events, truth = scene
     from_ns, to_ns = 100, 3_000
     rows = timeline_measured({0: events}, from_ns, to_ns).filter(name="MatMulV3", kind="stream")
     mine = [
@@ -127,9 +127,9 @@ def test_a_stretch_is_measured_as_a_grid_counts(
 
 
 def test_events_are_found_in_order_of_time(
-    planted: tuple[RankEvents, list[tuple[int, int, str]]],
+    scene: tuple[RankEvents, list[tuple[int, int, str]]],
 ) -> None:
-    events, truth = planted
+    events, truth = scene
     rows, count = timeline_found({0: events}, "matmul")
     expected = [start for start, _, type_ in truth if type_ == "MatMulV3"]
     assert rows["start_ns"].to_list() == expected and count == len(expected)
@@ -170,9 +170,9 @@ def test_clocks_that_are_ahead_are_put_right() -> None:
 
 
 def test_a_tile_from_coarser_rows_is_the_tile_from_events(
-    planted: tuple[RankEvents, list[tuple[int, int, str]]],
+    scene: tuple[RankEvents, list[tuple[int, int, str]]],
 ) -> None:
-    events, _ = planted
+    events, _ = scene
     whole = drawn_rank(events)
     assert len(whole.rows) > 2
     for level in range(24):

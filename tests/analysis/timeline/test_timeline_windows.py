@@ -26,7 +26,7 @@ RANKS = (0, 1, 4)
 PLACE = {"run": "job", "capture": "c"}
 
 
-def planted() -> list[Event]:
+def scene() -> list[Event]:
     """Some 600 events of three ranks over 90 ms, some of them far longer than a bin."""
     found = []
     for number in range(200):
@@ -42,7 +42,7 @@ def planted() -> list[Event]:
 def con() -> Iterable[duckdb.DuckDBPyConnection]:
     opened = connect()
     fill(opened, "ranks", [{"rank": rank, "clock": "epoch"} for rank in RANKS])
-    insert(opened, planted())
+    insert(opened, scene())
     yield opened
     opened.close()
 
@@ -57,11 +57,11 @@ def test_all_of_the_time_is_shown_whatever_the_width(con: duckdb.DuckDBPyConnect
     assert at.notes == (
         ("Clocks are shown as recorded: timestamps of different hosts may be offset."),
     )
-    starts = [event.start_ns for event in planted()]
-    ends = [event.start_ns + event.dur_ns for event in planted()]
+    starts = [event.start_ns for event in scene()]
+    ends = [event.start_ns + event.dur_ns for event in scene()]
     assert at.window_ns == (min(starts), max(ends))
     whole = totals(bins.overview(con, at))
-    assert sum(row[-1] for row in whole.values()) == len(planted())
+    assert sum(row[-1] for row in whole.values()) == len(scene())
     for row in whole.values():
         active, computing, communication, overlapped, exposed, free, _ = row
         assert overlapped + exposed == communication
@@ -87,12 +87,12 @@ def test_kept_bins_and_bins_from_events_are_the_same(con: duckdb.DuckDBPyConnect
 @settings(max_examples=8)
 def test_a_window_has_what_touches_it(start_ns: int, length_ns: int) -> None:
     con = connect()
-    insert(con, planted())
+    insert(con, scene())
     at = shared_axis.extent(con, **PLACE)
     window_ns = (EPOCH_NS + start_ns, EPOCH_NS + start_ns + length_ns)
     inside = [
         event
-        for event in planted()
+        for event in scene()
         if event.rank in (0, 1)
         and event.start_ns < window_ns[1]
         and event.start_ns + event.dur_ns > window_ns[0]

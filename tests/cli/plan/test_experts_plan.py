@@ -29,7 +29,7 @@ app.command("plan")(plan_command)
 app.command("backtest")(backtest_command)
 
 
-def asked(*words: str | int | Path) -> Any:
+def ask(*words: str | int | Path) -> Any:
     """The JSON that a command answers with."""
     done = CliRunner().invoke(app, [*map(str, words), "--json"], catch_exceptions=True)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
@@ -49,7 +49,7 @@ def hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_plan_of_hook_files(hook: Path, tmp_path: Path) -> None:
     out, order = tmp_path / "deployment.json", tmp_path / "order.json"
-    answer = asked(
+    answer = ask(
         "plan", hook, "--devices", "4", "--slots", "5", "--expert-bytes", "90MB", "-o", out,
         "--permutation", order,
     )  # fmt: skip
@@ -68,7 +68,7 @@ def test_plan_of_hook_files(hook: Path, tmp_path: Path) -> None:
 
 
 def test_backtest_of_hook_files(hook: Path) -> None:
-    answer = asked("backtest", hook, "--horizon", "3")
+    answer = ask("backtest", hook, "--horizon", "3")
     rows = answer["rows"]
     assert {row["method"] for row in rows} == {"last", "mean", "ema", "trend"}
     errors = [row["error_ratio"] for row in rows]
@@ -82,38 +82,38 @@ def test_steps_that_are_told_now_and_then(tmp_path: Path) -> None:
     (tmp_path / "tokens_per_expert").mkdir()
     lines = [line(10 * step, 0, [step, 5, 9 - step, 4]) for step in range(8)]
     (tmp_path / "tokens_per_expert" / "rank0.jsonl").write_text("".join(lines))
-    answer = asked("backtest", tmp_path, "--horizon", 3)
+    answer = ask("backtest", tmp_path, "--horizon", 3)
     assert any("only every 10th step is recorded" in note for note in answer["notes"])
 
 
 def test_what_cannot_be_planned_is_refused(hook: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--devices"):
-        asked("plan", hook)
+        ask("plan", hook)
     with pytest.raises(UsageError, match=r"4 devices x 3 slots = 12 .* 16 experts"):
-        asked("plan", hook, "--devices", "4", "--slots", "3")
+        ask("plan", hook, "--devices", "4", "--slots", "3")
     with pytest.raises(UsageError, match=r"4 layers x 5 slots x .* do not fit"):
-        asked(
+        ask(
             "plan", hook, "--devices", "4", "--slots", "5", "--expert-bytes", "1GB",
             "--device-memory", "16GB",
         )  # fmt: skip
     (tmp_path / "empty").mkdir()
     with pytest.raises(TraceNotFound):
-        asked("plan", tmp_path / "empty", "--devices", "4", "--store", tmp_path / "store")
+        ask("plan", tmp_path / "empty", "--devices", "4", "--store", tmp_path / "store")
 
 
 def test_a_dump_is_one_step(tmp_path: Path) -> None:
     names = {f"decode_{rank}": [[10 + rank * 7, 40 - rank * 9]] * 3 for rank in range(4)}
     folder = write_dump(tmp_path / "dump", names, num_moe_layers=3, num_of_experts=8)
-    answer = asked("plan", folder, "--devices", "4", "--slots", "3")
+    answer = ask("plan", folder, "--devices", "4", "--slots", "3")
     assert len(answer["rows"]) == 4
     assert any("1 steps are too few" in note for note in answer["notes"])
     assert not any("no placement" in note for note in answer["notes"])
     for devices in (2, 8):  # fewer and more than there are now: begun afresh, and said
-        answer = asked("plan", folder, "--devices", devices)
+        answer = ask("plan", folder, "--devices", devices)
         assert answer["rows"][-1]["max_over_mean_after"] >= 1
         assert any("no placement for this number of devices" in note for note in answer["notes"])
     with pytest.raises(UsageError, match="three steps"):
-        asked("backtest", folder)
+        ask("backtest", folder)
 
 
 @pytest.mark.slow
@@ -125,8 +125,8 @@ def test_a_profile_prices_its_plan(tmp_path: Path) -> None:
     write_hook(job, tmp_path / "profile" / "tokens_per_expert")
     words = ("plan", tmp_path / "profile", "--store", tmp_path / "store", "--devices", "4",
              "--slots", "3", "--expert-bytes", "90MB", "--horizon", "100")  # fmt: skip
-    answer = asked(*words, "--link", "20GB", "--token-bytes", "0")
-    measured = asked(*words)
+    answer = ask(*words, "--link", "20GB", "--token-bytes", "0")
+    measured = ask(*words)
     *layers, total = answer["rows"]
     with open_tables(Source(tmp_path / "store", None, None, None, None, False)) as data:
         tables = expert_rows(data.con)

@@ -35,7 +35,7 @@ HCCL = ("comm_times", "comm_links", "comm_matrix")
 
 
 @pytest.fixture(scope="module")
-def seen() -> list[Capture]:
+def job_captures() -> list[Capture]:
     return captures(JOB)
 
 
@@ -44,13 +44,13 @@ def by_host(seen: list[Capture]) -> list[list[Capture]]:
 
 
 @pytest.fixture(scope="module")
-def alone(seen: list[Capture], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def alone(job_captures: list[Capture], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Stores of the same devices with a folder each, from text and from a database."""
     found = {}
     for form in ("text", "database"):
         out = tmp_path_factory.mktemp("alone") / form
         out.mkdir()
-        for c in seen:
+        for c in job_captures:
             write_msprof([c], out, text=form == "text", database=form == "database")
         found[form], result = read(out)
         assert result.is_complete
@@ -59,8 +59,10 @@ def alone(seen: list[Capture], tmp_path_factory: pytest.TempPathFactory) -> dict
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slices", [1, 3])
-def test_text(tmp_path: Path, seen: list[Capture], alone: dict[str, Path], slices: int) -> None:
-    for host in by_host(seen):
+def test_text(
+    tmp_path: Path, job_captures: list[Capture], alone: dict[str, Path], slices: int
+) -> None:
+    for host in by_host(job_captures):
         write_msprof(host, tmp_path / "job", slices=slices)
 
     place, result = read(tmp_path / "job")
@@ -81,8 +83,8 @@ def test_text(tmp_path: Path, seen: list[Capture], alone: dict[str, Path], slice
 
 
 @pytest.mark.slow
-def test_databases(tmp_path: Path, seen: list[Capture], alone: dict[str, Path]) -> None:
-    for host in by_host(seen):
+def test_databases(tmp_path: Path, job_captures: list[Capture], alone: dict[str, Path]) -> None:
+    for host in by_host(job_captures):
         write_msprof(host, tmp_path / "job", text=False, database=True, ranks=False)
 
     place, result = read(tmp_path / "job")
@@ -99,10 +101,10 @@ def test_databases(tmp_path: Path, seen: list[Capture], alone: dict[str, Path]) 
 
 @pytest.mark.slow
 def test_tables_without_a_device_are_nobodys(
-    tmp_path: Path, seen: list[Capture], alone: dict[str, Path]
+    tmp_path: Path, job_captures: list[Capture], alone: dict[str, Path]
 ) -> None:
     """Kernels and steps then are those of the timeline, which names devices."""
-    root = write_msprof(seen[:2], tmp_path / "job")
+    root = write_msprof(job_captures[:2], tmp_path / "job")
     output = root / "mindstudio_profiler_output"
     for path in [*output.glob("op_summary_*.csv"), *output.glob("step_trace_*.csv"),
                  *output.glob("task_time_*.csv")]:  # fmt: skip
@@ -120,9 +122,9 @@ def test_tables_without_a_device_are_nobodys(
     assert rows(place, sql.format("true")) == rows(alone["text"], sql.format("rank < 2"))
 
 
-def test_what_hccl_measured_is_of_no_device(tmp_path: Path, seen: list[Capture]) -> None:
-    root = write_msprof(seen[:2], tmp_path / "job")
-    other = write_msprof(seen[:1], tmp_path / "one")
+def test_what_hccl_measured_is_of_no_device(tmp_path: Path, job_captures: list[Capture]) -> None:
+    root = write_msprof(job_captures[:2], tmp_path / "job")
+    other = write_msprof(job_captures[:1], tmp_path / "one")
     shutil.copytree(other / "analyze", root / "analyze")
 
     place, result = read(tmp_path / "job")
@@ -136,10 +138,10 @@ def test_what_hccl_measured_is_of_no_device(tmp_path: Path, seen: list[Capture])
 @pytest.mark.slow
 @pytest.mark.parametrize("shift", [0, 7])
 def test_devices_without_a_number_in_their_label(
-    tmp_path: Path, seen: list[Capture], alone: dict[str, Path], shift: int
+    tmp_path: Path, job_captures: list[Capture], alone: dict[str, Path], shift: int
 ) -> None:
     """Before 2025-06 only the made-up id of a process has the device; others tell nothing."""
-    same_process = [replace(c, process_id=seen[0].process_id) for c in seen[:2]]
+    same_process = [replace(c, process_id=job_captures[0].process_id) for c in job_captures[:2]]
     root = write_msprof(same_process, tmp_path / "job")
     (trace,) = (root / "mindstudio_profiler_output").glob("msprof_*.json")
     events = json.loads(trace.read_text())
@@ -171,7 +173,7 @@ def test_devices_without_a_number_in_their_label(
 
 @pytest.mark.slow
 def test_one_process_with_several_devices_under_torch_npu(
-    tmp_path: Path, seen: list[Capture]
+    tmp_path: Path, job_captures: list[Capture]
 ) -> None:
     """Without a rank of its own each device is a rank; a told rank is believed."""
     two = replace(JOB, dp=2, pp=1, name="torch")
@@ -293,8 +295,10 @@ def test_devices_of_a_database(
 
 
 @pytest.mark.slow
-def test_rows_of_a_device_that_nobody_told_of_are_told(tmp_path: Path, seen: list[Capture]) -> None:
-    root = write_msprof(seen[:2], tmp_path / "job")
+def test_rows_of_a_device_that_nobody_told_of_are_told(
+    tmp_path: Path, job_captures: list[Capture]
+) -> None:
+    root = write_msprof(job_captures[:2], tmp_path / "job")
     (kernels,) = (root / "mindstudio_profiler_output").glob("op_summary_*.csv")
     lines = kernels.read_text().splitlines(keepends=True)
     lines += ["9" + line[1:] for line in lines[1:4]]
@@ -316,9 +320,11 @@ def test_rows_of_a_device_that_nobody_told_of_are_told(tmp_path: Path, seen: lis
     ]
 
 
-def test_ranks_that_every_info_json_claims_are_none(tmp_path: Path, seen: list[Capture]) -> None:
-    roots = [write_msprof([c], tmp_path / "job") for c in seen]
-    for c, root in zip(seen, roots, strict=True):
+def test_ranks_that_every_info_json_claims_are_none(
+    tmp_path: Path, job_captures: list[Capture]
+) -> None:
+    roots = [write_msprof([c], tmp_path / "job") for c in job_captures]
+    for c, root in zip(job_captures, roots, strict=True):
         path = root / f"device_{c.device_id}" / f"info.json.{c.device_id}"
         path.write_text(json.dumps({**json.loads(path.read_text()), "rank_id": 0}))
 

@@ -17,7 +17,7 @@ from npuscope.collector.discover.database_facts import ask
 from npuscope.collector.discover.identity import Identity, identify
 from npuscope.collector.discover.search import discover, job_name
 from npuscope.collector.readers.metadata.profiler_metadata import read_metadata
-from tests.collector.ingest.in_time import ended
+from tests.collector.ingest.in_time import end
 from tests.collector.watch.watched_folders import write_capture
 
 ENDLESS = """
@@ -48,10 +48,10 @@ def test_a_database_without_an_end_hides_no_profile(tmp_path: Path) -> None:
     write_capture(tmp_path / "job" / "good_ascend_pt", 3)
     inner = tmp_path / "job" / "bad_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
     write_database(inner / "ascend_pytorch_profiler.db")
-    found = ended(lambda: discover(tmp_path / "job"), 20)
+    found = end(lambda: discover(tmp_path / "job"), 20)
     assert {source.rank for source in found.ranks} >= {3}
     write_database(tmp_path / "cluster" / "cluster_analysis.db")
-    assert "without figures" in (ended(lambda: look_at(tmp_path / "cluster"), 20).problem or "")
+    assert "without figures" in (end(lambda: look_at(tmp_path / "cluster"), 20).problem or "")
 
 
 @pytest.mark.slow
@@ -114,4 +114,4 @@ def test_a_line_of_gigabytes_in_a_cluster_table_is_refused(tmp_path: Path) -> No
     path.write_text("Step,Type,Index\n,rank,7\n")
     with path.open("ab") as file:
         file.truncate(64 << 20)
-    assert ended(lambda: look_at(tmp_path)).ranks == (7,)
+    assert end(lambda: look_at(tmp_path)).ranks == (7,)

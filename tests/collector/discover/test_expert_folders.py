@@ -32,7 +32,7 @@ ROWS = "select rank, step, layer, expert, tokens from expert_load order by all"
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ranks 0 and 1, steps 12 and 13."""
     folder = tmp_path_factory.mktemp("experts") / "job"
     write_job(JOB, folder, forms=("text",))
@@ -40,11 +40,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def profiles(written: Path, tmp_path: Path) -> Path:
+def profiles(jobables: Path, tmp_path: Path) -> Path:
     """A folder of the same profiles that a test may add to."""
     folder = tmp_path / "job"
     folder.mkdir()
-    for child in written.glob("*_ascend_pt"):
+    for child in jobables.glob("*_ascend_pt"):
         (folder / child.name).symlink_to(child)
     return folder
 

@@ -29,7 +29,7 @@ def head(rank: int | None, **more: object) -> dict[str, object]:
     return {**UNTOLD, **info, **more}
 
 
-def found(path: Path) -> list[tuple[str, int]]:
+def traces_in(path: Path) -> list[tuple[str, int]]:
     return [(Path(source.root).name, source.rank) for source in discover(path).ranks]
 
 
@@ -43,7 +43,7 @@ def test_each_file_is_a_rank_at_any_depth(tmp_path: Path) -> None:
     write(tmp_path / "a" / "n0_12.1795272051554499762.pt.trace.json.gz", head=head(1))
     write(tmp_path / "b" / "c" / "rank7.pt.trace.json", head=head(7))
 
-    assert sorted(found(tmp_path)) == [
+    assert sorted(traces_in(tmp_path)) == [
         ("n0_11.1795272051554499761.pt.trace.json", 3),
         ("n0_12.1795272051554499762.pt.trace.json.gz", 1),
         ("rank7.pt.trace.json", 7),
@@ -59,8 +59,8 @@ def test_a_file_that_is_named_is_read_alone(tmp_path: Path) -> None:
     write(tmp_path / "n0_12.1795272051554499761.pt.trace.json", head=head(4))
     other = write(tmp_path / "monday.json", head=head(5))
 
-    assert found(wanted) == [(wanted.name, 3)]
-    assert found(other) == [(other.name, 5)]
+    assert traces_in(wanted) == [(wanted.name, 3)]
+    assert traces_in(other) == [(other.name, 5)]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_file_that_is_named_is_read_alone(tmp_path: Path) -> None:
 )
 def test_a_name_that_suggests_a_trace_is_looked_into(tmp_path: Path, name: str) -> None:
     write(tmp_path / name, head=head(2))
-    assert found(tmp_path) == [(name, 2)]
+    assert traces_in(tmp_path) == [(name, 2)]
 
 
 def test_other_files_are_no_traces_and_of_many_most_are_not_opened(
@@ -103,14 +103,14 @@ def test_ascend_profiles_stay_what_they_are(tmp_path: Path) -> None:
     write(npu / "x.pt.trace.json", head=head(1))
     write(tmp_path / "gpu" / "x.pt.trace.json", head=head(2))
 
-    assert sorted(found(tmp_path)) == [("h_1_2025_ascend_pt", 5), ("x.pt.trace.json", 2)]
+    assert sorted(traces_in(tmp_path)) == [("h_1_2025_ascend_pt", 5), ("x.pt.trace.json", 2)]
 
 
 def test_a_packed_copy_beside_its_original_is_passed_over(tmp_path: Path) -> None:
     path = write(tmp_path / "x.pt.trace.json", head=head(2))
     (tmp_path / "x.pt.trace.json.gz").write_bytes(gzip.compress(path.read_bytes()))
 
-    assert found(tmp_path) == [("x.pt.trace.json", 2)]
+    assert traces_in(tmp_path) == [("x.pt.trace.json", 2)]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_rank_by_the_files_name(tmp_path: Path, name: str, rank: int) -> None:
     )
 
 
-def shifted(by_us: float) -> list[dict[str, object]]:
+def shift(by_us: float) -> list[dict[str, object]]:
     return [{**event, "ts": event["ts"] + by_us} if "ts" in event else event for event in EVENTS]
 
 
@@ -140,9 +140,9 @@ def test_recordings_of_one_worker_are_one_rank(tmp_path: Path) -> None:
     for worker in (11, 12):
         for number, by_us in enumerate((0.0, 5e6)):
             name = f"n0_{worker}.179527205155449976{number}.pt.trace.json"
-            write(tmp_path / name, shifted(by_us), head=head(None))
+            write(tmp_path / name, shift(by_us), head=head(None))
 
-    assert sorted(found(tmp_path)) == [
+    assert sorted(traces_in(tmp_path)) == [
         ("n0_11.1795272051554499760.pt.trace.json", 0),
         ("n0_11.1795272051554499761.pt.trace.json", 0),
         ("n0_12.1795272051554499760.pt.trace.json", 1),
@@ -174,7 +174,7 @@ def test_the_window_of_a_file_of_any_size_is_read_from_its_ends(tmp_path: Path) 
     assert last_ns - 20_000 < source.window_end_ns < last_ns
 
 
-def packed(path: Path, content: str, *, written_s: int = 0) -> Path:
+def pack(path: Path, content: str, *, written_s: int = 0) -> Path:
     path.write_bytes(gzip.compress(content.encode(), mtime=written_s))
     return path
 
@@ -183,18 +183,18 @@ def test_a_packed_trace_ends_when_it_was_written_at_the_latest(tmp_path: Path) -
     """Its end is not unpacked: its name tells, else when it was packed, else the last known."""
     events = [task("k" * 3000, n, 1000.0 + n, 0.5) for n in range(100)]
     content = text(events)
-    known_ns = only(packed(tmp_path / "trace_1.json.gz", content)).window_end_ns
+    known_ns = only(pack(tmp_path / "trace_1.json.gz", content)).window_end_ns
     assert known_ns is not None
     assert known_ns < BASE_NS + 1_099_000
     (tmp_path / "trace_1.json.gz").unlink()
 
     seconds = BASE_NS // 10**9 + 2
-    by_packing = only(packed(tmp_path / "trace_1.json.gz", content, written_s=seconds))
+    by_packing = only(pack(tmp_path / "trace_1.json.gz", content, written_s=seconds))
     assert by_packing.window_end_ns == seconds * 10**9
     (tmp_path / "trace_1.json.gz").unlink()
 
     name = f"n0_1.{BASE_NS + 1_500_000_000}.pt.trace.json.gz"
-    by_name = only(packed(tmp_path / name, content, written_s=seconds))
+    by_name = only(pack(tmp_path / name, content, written_s=seconds))
     assert by_name.window_end_ns == BASE_NS + 1_500_000_000
     assert by_name.window_start_ns == BASE_NS + 1_000_000
 

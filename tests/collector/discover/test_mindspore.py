@@ -66,7 +66,7 @@ PLACES = {f"{kind}_rank" for kind in ("cp",)}
 
 
 @pytest.fixture(scope="module")
-def opened(
+def stores(
     agreeing_stores: Callable[[Form], Path],
 ) -> Iterator[dict[Form, duckdb.DuckDBPyConnection]]:
     cons = {form: store.open(agreeing_stores(form)) for twins in TWINS for form in twins}
@@ -94,24 +94,24 @@ def rows(
 @pytest.mark.parametrize("table", sorted(schema.tables()))
 @pytest.mark.parametrize("twins", TWINS, ids=lambda pair: pair[0])
 def test_same_rows(
-    opened: dict[Form, duckdb.DuckDBPyConnection], twins: tuple[Form, Form], table: str
+    stores: dict[Form, duckdb.DuckDBPyConnection], twins: tuple[Form, Form], table: str
 ) -> None:
     form, torch = twins
-    ours = rows(opened[form], table, form, of_torch=False)
+    ours = rows(stores[form], table, form, of_torch=False)
     if form == "ms_db" and table == "comm_matrix":
         assert {row[4] for row in ours} == {"op"}
         return
 
-    theirs = rows(opened[torch], table, form, of_torch=True)
+    theirs = rows(stores[torch], table, form, of_torch=True)
 
     differing = [(one, other) for one, other in zip(ours, theirs, strict=True) if one != other]
     assert not differing[:3]
 
 
 @pytest.mark.slow
-def test_what_is_known_of_ranks(opened: dict[Form, duckdb.DuckDBPyConnection]) -> None:
+def test_what_is_known_of_ranks(stores: dict[Form, duckdb.DuckDBPyConnection]) -> None:
     for form, _ in TWINS:
-        found = opened[form].execute(
+        found = stores[form].execute(
             "select distinct framework, framework_version, cann_version, profiler_level, clock,"
             " world_size, tp_size, ep_size from ranks"
         )
@@ -120,15 +120,15 @@ def test_what_is_known_of_ranks(opened: dict[Form, duckdb.DuckDBPyConnection]) -
         ]
 
 
-def test_figures_of_steps(opened: dict[Form, duckdb.DuckDBPyConnection]) -> None:
+def test_figures_of_steps(stores: dict[Form, duckdb.DuckDBPyConnection]) -> None:
     """The same from text; from a database all steps together, as nothing tells them apart."""
-    assert query.steps(opened["ms_text"]).equals(query.steps(opened["text"]))
-    found = query.steps(opened["ms_db"])
+    assert query.steps(stores["ms_text"]).equals(query.steps(stores["text"]))
+    found = query.steps(stores["ms_db"])
     assert found["step"].to_list() == [None] * AGREEING.world_size
     for table, figure in (("comm_ops", "communication_ns"), ("kernels", "computing_ns")):
         where = "" if table == "comm_ops" else "where is_compute"
         spans = (
-            opened["db"].execute(f"select rank, start_ns, dur_ns from {table} {where}").fetchall()
+            stores["db"].execute(f"select rank, start_ns, dur_ns from {table} {where}").fetchall()
         )
         for row in found.to_dicts():
             mine = [(start, start + dur) for rank, start, dur in spans if rank == row["rank"]]
@@ -136,30 +136,30 @@ def test_figures_of_steps(opened: dict[Form, duckdb.DuckDBPyConnection]) -> None
 
 
 def test_matrix_of_single_operations_adds_up(
-    opened: dict[Form, duckdb.DuckDBPyConnection],
+    stores: dict[Form, duckdb.DuckDBPyConnection],
 ) -> None:
     asked = """
         select rank, group_hash, src_rank, dst_rank, link, sum(size_bytes)::bigint
         from comm_matrix where variant = ? group by all order by all"""
-    ours = opened["ms_db"].execute(asked, ["op"]).fetchall()
-    assert ours and ours == opened["db"].execute(asked, ["total"]).fetchall()
+    ours = stores["ms_db"].execute(asked, ["op"]).fetchall()
+    assert ours and ours == stores["db"].execute(asked, ["total"]).fetchall()
 
 
 def test_memory_has_other_names_and_the_same_bytes(
-    opened: dict[Form, duckdb.DuckDBPyConnection],
+    stores: dict[Form, duckdb.DuckDBPyConnection],
 ) -> None:
     asked = "select component, count(*), sum(reserved_bytes) from memory group by 1"
-    ours = {name: told for name, *told in opened["ms_text"].execute(asked).fetchall()}
-    theirs = {name: told for name, *told in opened["text"].execute(asked).fetchall()}
+    ours = {name: told for name, *told in stores["ms_text"].execute(asked).fetchall()}
+    theirs = {name: told for name, *told in stores["text"].execute(asked).fetchall()}
     assert ours == {COMPONENTS.get(name, name): told for name, told in theirs.items()}
     assert "MindSpore+GE" in ours
 
 
 def test_scopes_are_neither_kernels_nor_host_calls(
-    opened: dict[Form, duckdb.DuckDBPyConnection],
+    stores: dict[Form, duckdb.DuckDBPyConnection],
 ) -> None:
     for table in ("kernels", "host_ops", "marks"):
-        found = opened["ms_text"].execute(f"select count(*) from {table} where name = 'Default'")
+        found = stores["ms_text"].execute(f"select count(*) from {table} where name = 'Default'")
         assert found.fetchall() == [(0,)]
 
 
@@ -212,7 +212,7 @@ def test_folders_of_ranks_and_what_lies_beside(tmp_path: Path) -> None:
     assert beside["dataset.csv"].startswith("MindData's pipeline")
 
 
-def test_whoever_relies_on_it_is_told(opened: dict[Form, Any], tmp_path: Path) -> None:
+def test_whoever_relies_on_it_is_told(stores: dict[Form, Any], tmp_path: Path) -> None:
     write_mindspore(captures(AGREEING)[0], tmp_path / "job", "text")
     ingest(tmp_path / "job", tmp_path / "store")
 

@@ -126,29 +126,29 @@ def test_a_session_that_nobody_ended(session: list[str]) -> None:
     assert session_ns(session, 0) is None
 
 
-def test_what_info_json_tells(staged: Staged) -> None:
-    (staged.folder / "host").mkdir()
-    (staged.folder / "device_3").mkdir()
-    host, device = staged.folder / "host" / "info.json", staged.folder / "device_3" / "info.json.3"
+def test_what_info_json_tells(stage: Staged) -> None:
+    (stage.folder / "host").mkdir()
+    (stage.folder / "device_3").mkdir()
+    host, device = stage.folder / "host" / "info.json", stage.folder / "device_3" / "info.json.3"
     host.write_text(json.dumps({"hostname": "node7", "hostUid": "42", "platform_version": "5"}))
     entry = {"id": 3, "ai_core_num": 24, "aic_frequency": "1850"}
     device.write_text(json.dumps({"hostname": "", "DeviceInfo": [{"id": 1}, entry], "pid": "77"}))
 
-    staged.read(msprof_info, {"info": [host, device]})
+    stage.read(msprof_info, {"info": [host, device]})
 
     sql = """select device_id, host_name, host_uid, chip_name, ai_core_count,
         ai_core_frequency_mhz from ranks"""
-    assert staged.rows(sql) == [(3, "node7", "42", "Ascend910B", 24, 1850.0)]
+    assert stage.rows(sql) == [(3, "node7", "42", "Ascend910B", 24, 1850.0)]
 
 
-def test_an_info_json_that_is_none(staged: Staged) -> None:
-    broken, strange = staged.folder / "info.json", staged.folder / "info.json.1"
+def test_an_info_json_that_is_none(stage: Staged) -> None:
+    broken, strange = stage.folder / "info.json", stage.folder / "info.json.1"
     broken.write_text("{")
     strange.write_text(json.dumps({"DeviceInfo": "none", "hostname": 5, "platform_version": 99}))
 
-    log = staged.read(msprof_info, {"info": [broken, strange]})
+    log = stage.read(msprof_info, {"info": [broken, strange]})
 
-    assert staged.rows("select count(*) from ranks") == [(0,)]
+    assert stage.rows("select count(*) from ranks") == [(0,)]
     assert set(log.damage) == {str(broken)}
 
 
@@ -164,19 +164,19 @@ def thread(tid: int, model: int) -> dict[str, object]:
 STEPS = "select step, window_start_ns, window_end_ns, device_start_ns, device_end_ns from steps"
 
 
-def test_iterations_of_a_timeline(staged: Staged) -> None:
+def test_iterations_of_a_timeline(stage: Staged) -> None:
     """Numbers keep their digits; each iteration counts once, however many files have it."""
     paths = []
     for number in (1, 2):
-        path = staged.folder / f"step_trace_0_2_{number}.json"
+        path = stage.folder / f"step_trace_0_2_{number}.json"
         events = [thread(1, 2), iteration(1, 56635864652.490005, 47587.81), iteration(2, 1e11, 5)]
         path.write_text(json.dumps(events))
         paths.append(path)
 
-    log = staged.read(iterations, {"iterations": paths})
+    log = stage.read(iterations, {"iterations": paths})
 
     first = (1, 56635864652490, 56635912240300)
-    assert staged.rows(STEPS) == [
+    assert stage.rows(STEPS) == [
         (*first, *first[1:]),
         (2, 10**14, 10**14 + 5000, 10**14, 10**14 + 5000),
     ]
@@ -184,17 +184,17 @@ def test_iterations_of_a_timeline(staged: Staged) -> None:
     assert log.warnings == []
 
 
-def test_only_one_models_iterations_are_steps(staged: Staged) -> None:
-    path = staged.folder / "step_trace_20250101000000.json"
+def test_only_one_models_iterations_are_steps(stage: Staged) -> None:
+    path = stage.folder / "step_trace_20250101000000.json"
     events = [
         thread(1, 2), thread(2, 1), iteration(1, 1000, 9), iteration(1, 2000, 4, tid=2),
         iteration(2, 3000, 4, tid=2),
     ]  # fmt: skip
     path.write_text(json.dumps(events))
 
-    log = staged.read(iterations, {"iterations": path})
+    log = stage.read(iterations, {"iterations": path})
 
-    assert [row[:2] for row in staged.rows(STEPS)] == [(1, 1_000_000)]
+    assert [row[:2] for row in stage.rows(STEPS)] == [(1, 1_000_000)]
     assert log.warnings == [
         "iterations of 2 models: those of model 2, which ran longest, are used as steps; not"
         " those of 1"
@@ -204,16 +204,16 @@ def test_only_one_models_iterations_are_steps(staged: Staged) -> None:
 HEADER = "Device_id,Iteration ID,Iteration End(us),Iteration Time(us),Model ID"
 
 
-def test_iterations_of_a_table(staged: Staged) -> None:
-    path = staged.folder / "step_trace_20250101000000.csv"
+def test_iterations_of_a_table(stage: Staged) -> None:
+    path = stage.folder / "step_trace_20250101000000.csv"
     rows = ["0,0,N/A,N/A,4", f"0,1,{US}.500\t,20.250,4", f"0,2,{US + 100}.750\t,10,4"]
     path.write_text("\n".join([HEADER, *rows, ""]))
-    beside = staged.folder / "step_trace_20250101000000.json"
+    beside = stage.folder / "step_trace_20250101000000.json"
     beside.write_text("[]")
 
-    log = staged.read(iterations, {"iterations": [path, beside]})
+    log = stage.read(iterations, {"iterations": [path, beside]})
 
-    found = [row[:3] for row in staged.rows(STEPS)]
+    found = [row[:3] for row in stage.rows(STEPS)]
     assert found == [
         (1, US * 1000 - 19_750, US * 1000 + 500),
         (2, US * 1000 + 90_750, US * 1000 + 100_750),
@@ -221,24 +221,24 @@ def test_iterations_of_a_table(staged: Staged) -> None:
     assert log.rules["steps"] == "iterations of step_trace_*.csv"
     assert not log.warnings
     path.write_text("\n".join([HEADER, *rows, "0,3,####,10,4", ""]))
-    log = staged.read(iterations, {"iterations": path})
+    log = stage.read(iterations, {"iterations": path})
     assert log.warnings == [
         f"{path.name}: 1 values in Iteration End(us) are no numbers: they are unknown"
     ]
 
 
-def test_no_iterations_are_no_steps(staged: Staged) -> None:
-    path = staged.folder / "step_trace_20250101000000.csv"
+def test_no_iterations_are_no_steps(stage: Staged) -> None:
+    path = stage.folder / "step_trace_20250101000000.csv"
     path.write_text(f"{HEADER}\n0,0,N/A,N/A,4\n")
 
-    log = staged.read(iterations, {"iterations": path})
+    log = stage.read(iterations, {"iterations": path})
 
-    assert staged.rows(STEPS) == []
+    assert stage.rows(STEPS) == []
     assert "steps" not in log.rules
 
 
-def test_tasks_with_a_kernels_name(staged: Staged) -> None:
-    path = staged.folder / "task_time_20250101000000.csv"
+def test_tasks_with_a_kernels_name(stage: Staged) -> None:
+    path = stage.folder / "task_time_20250101000000.csv"
     rows = [
         f"3,MatMul,KERNEL_AICORE,2,7,10.5\t,{US}.250\t,0",
         f"3,N/A,EVENT_WAIT,2,8,10.5\t,{US}.250\t,0",
@@ -251,17 +251,17 @@ def test_tasks_with_a_kernels_name(staged: Staged) -> None:
     header = "Device_id,kernel_name,kernel_type,stream_id,task_id,task_time(us),task_start(us)"
     path.write_text("\n".join([f"{header},task_stop(us)", *rows, ""]))
 
-    log = staged.read(task_time, {"task_time": path})
+    log = stage.read(task_time, {"task_time": path})
 
     sql = "select name, core, is_compute, device_id, stream_id, start_ns, dur_ns from kernels"
-    assert staged.rows(sql) == [
+    assert stage.rows(sql) == [
         ("MatMul", "AI_CORE", True, 3, 2, US * 1000 + 250, 10_500),
         ("Sort", "AI_CPU", True, 3, None, US * 1000 + 1000, 1000),
         ("hcom_allReduce_AicpuKernel", "AI_CPU", False, 3, 2, US * 1000 + 2000, 1000),
     ]
     assert (log.rows_lost, log.rules["kernels"]) == (1, "task_time")
-    assert staged.rows("select type from device_tasks") == [("EVENT_WAIT",)]
+    assert stage.rows("select type from device_tasks") == [("EVENT_WAIT",)]
     # Somebody communicated, and the file has no operations: how long is unknown, and not 0.
-    assert staged.rows("select task_id, op_id, start_ns from comm_tasks") == [
+    assert stage.rows("select task_id, op_id, start_ns from comm_tasks") == [
         (13, None, US * 1000 + 4000)
     ]

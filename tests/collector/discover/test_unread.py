@@ -25,14 +25,14 @@ def profile(tmp_path: Path, write_profile: Callable[..., Path]) -> Path:
     return tmp_path / "job"
 
 
-def looked(path: Path) -> list[UnreadFile]:
+def look(path: Path) -> list[UnreadFile]:
     found = discover(path)
     files = [f.path for one in found.ranks for group in one.files.values() for f in group]
     return unread(path, files, [problem.path for problem in found.problems])
 
 
 def test_nothing_is_beside_what_was_read(profile: Path) -> None:
-    assert looked(profile) == []
+    assert look(profile) == []
 
 
 def test_every_kind_is_told(profile: Path) -> None:
@@ -56,7 +56,7 @@ def test_every_kind_is_told(profile: Path) -> None:
     (profile / "deep" / "deeper").mkdir(parents=True)
     (profile / "deep" / "deeper" / "README").write_text("hello")
 
-    found = looked(profile)
+    found = look(profile)
 
     assert kinds(found) == {
         "*_statistic*.csv": 2, "l2_cache.csv": 2, "operator_details.csv": 1, "FRAMEWORK/": 1,
@@ -77,7 +77,7 @@ def test_an_older_export_beside_a_newer_one_is_told(tmp_path: Path) -> None:
     output.mkdir(parents=True)
     for stamp in ("20250101010101", "20250202020202"):
         (output / f"op_summary_{stamp}.csv").write_text("Op Name,Task Start Time(us)\n")
-    (one,) = looked(tmp_path)
+    (one,) = look(tmp_path)
     assert (one.what, one.why) == ("op_summary_*.csv", "an older export next to a newer one")
     assert one.example.endswith("op_summary_20250101010101.csv")
 
@@ -85,14 +85,14 @@ def test_an_older_export_beside_a_newer_one_is_told(tmp_path: Path) -> None:
 def test_what_is_told_as_a_problem_is_not_told_again(profile: Path) -> None:
     raw = profile / "h9_ascend_pt" / "PROF_000001_20250101010101001_ABC"
     raw.mkdir(parents=True)
-    assert looked(profile) == []
+    assert look(profile) == []
 
 
 def test_links_are_not_followed(profile: Path) -> None:
     (profile / "again").symlink_to(profile, target_is_directory=True)
     (profile / "h0_ascend_pt" / "loop").symlink_to(profile / "h0_ascend_pt")
     (profile / "away").symlink_to(profile / "nowhere")
-    assert kinds(looked(profile)) == {"links": 1}
+    assert kinds(look(profile)) == {"links": 1}
 
 
 def test_a_file_stands_for_its_folder_and_a_gone_folder_has_nothing(profile: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_file_stands_for_its_folder_and_a_gone_folder_has_nothing(profile: Pat
 
 
 def test_real_profiles(real_data: Path) -> None:
-    found = looked(real_data / "alexnet_ddp_text_level1")
+    found = look(real_data / "alexnet_ddp_text_level1")
     assert kinds(found) == {"*_statistic*.csv": 4, "operator_details.csv": 2, "l2_cache.csv": 2}
 
 

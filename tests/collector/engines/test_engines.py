@@ -30,7 +30,7 @@ from tests.conftest import WriteProfile
 from tests.private_mounts import in_private_mounts
 
 
-def staggered(folder: Path, write_profile: WriteProfile, ranks: int) -> Path:
+def stagger(folder: Path, write_profile: WriteProfile, ranks: int) -> Path:
     """Ranks whose windows overlap in a chain only: the last has nothing in common with the first.
 
     Kernels last 10.5 us, one starting every 10 us; a rank starts 150 us after the one before.
@@ -49,49 +49,49 @@ def command(source: Path, into: Path, *options: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, write_profile: WriteProfile) -> Path:
+def source(tmp_path_factory: pytest.TempPathFactory, write_profile: WriteProfile) -> Path:
     """A folder with the profiles of eight ranks, and the store of a local ingest beside it."""
     folder = tmp_path_factory.mktemp("shared")
-    staggered(folder / "source", write_profile, 8)
+    stagger(folder / "source", write_profile, 8)
     ingest(folder / "source", folder / "store", run="job", summarise=summarise, jobs=1)
     return folder
 
 
 @pytest.mark.slow
 def test_shards_started_together_make_the_store_of_a_whole_ingest(
-    shared: Path, tmp_path: Path
+    source: Path, tmp_path: Path
 ) -> None:
     started = [
-        subprocess.Popen(command(shared / "source", tmp_path / "s", "--shard", f"{n}/3"))
+        subprocess.Popen(command(source / "source", tmp_path / "s", "--shard", f"{n}/3"))
         for n in range(3)
     ]
 
     assert [process.wait(timeout=120) for process in started] == [0, 0, 0]
-    assert len({m.capture for m in manifests(shared / "store")}) == 1
-    assert assert_equal_stores(shared / "store", tmp_path / "s") > 8 * 20
+    assert len({m.capture for m in manifests(source / "store")}) == 1
+    assert assert_equal_stores(source / "store", tmp_path / "s") > 8 * 20
 
 
 @pytest.mark.slow
 def test_shards_one_after_the_other_in_any_order_name_captures_alike(
-    shared: Path, tmp_path: Path
+    source: Path, tmp_path: Path
 ) -> None:
     for n in (3, 0, 2, 1):
-        ingest(shared / "source", tmp_path / "s", run="job", summarise=summarise, shard=Shard(n, 4))
+        ingest(source / "source", tmp_path / "s", run="job", summarise=summarise, shard=Shard(n, 4))
 
-    assert_equal_stores(shared / "store", tmp_path / "s")
+    assert_equal_stores(source / "store", tmp_path / "s")
 
 
 @pytest.mark.slow
-def test_a_shard_that_starts_again_reads_nothing_twice(shared: Path, tmp_path: Path) -> None:
-    first = ingest(shared / "source", tmp_path / "s", run="job", shard=Shard(1, 3))
-    again = ingest(shared / "source", tmp_path / "s", run="job", shard=Shard(1, 3))
+def test_a_shard_that_starts_again_reads_nothing_twice(source: Path, tmp_path: Path) -> None:
+    first = ingest(source / "source", tmp_path / "s", run="job", shard=Shard(1, 3))
+    again = ingest(source / "source", tmp_path / "s", run="job", shard=Shard(1, 3))
 
     assert not again.outcomes
     assert {m.rank for m in again.unchanged} == {o.rank for o in first.outcomes} != set()
 
 
 def test_more_shards_than_ranks(write_profile: WriteProfile, tmp_path: Path) -> None:
-    staggered(tmp_path / "source", write_profile, 1)
+    stagger(tmp_path / "source", write_profile, 1)
 
     results = [
         ingest(tmp_path / "source", tmp_path / "s", run="job", shard=Shard(n, 3)) for n in (2, 1, 0)
@@ -104,7 +104,7 @@ def test_more_shards_than_ranks(write_profile: WriteProfile, tmp_path: Path) -> 
 def test_only_a_whole_ingest_drops_what_vanished(
     write_profile: WriteProfile, tmp_path: Path
 ) -> None:
-    source = staggered(tmp_path / "source", write_profile, 2)
+    source = stagger(tmp_path / "source", write_profile, 2)
     ingest(source, tmp_path / "s", run="job")
     (source / "host_1_ascend_pt").rename(tmp_path / "elsewhere")
 
@@ -117,7 +117,7 @@ def test_only_a_whole_ingest_drops_what_vanished(
 def test_a_problem_is_told_by_the_first_shard_only(
     write_profile: WriteProfile, tmp_path: Path
 ) -> None:
-    source = staggered(tmp_path / "source", write_profile, 2)
+    source = stagger(tmp_path / "source", write_profile, 2)
     (source / "raw_ascend_pt" / "PROF_1").mkdir(parents=True)
 
     results = [ingest(source, tmp_path / "s", run="job", shard=Shard(n, 2)) for n in range(2)]
@@ -144,7 +144,7 @@ for _ in range(3):
 def test_racing_for_one_rank_publishes_one_and_damages_nothing(
     write_profile: WriteProfile, tmp_path: Path
 ) -> None:
-    source, target = staggered(tmp_path / "source", write_profile, 1), tmp_path / "store"
+    source, target = stagger(tmp_path / "source", write_profile, 1), tmp_path / "store"
     arguments = [sys.executable, "-c", RACE, str(source), str(target)]
     racers = [
         subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -260,7 +260,7 @@ STAGING_NAME = "from npuscope.collector.store.folder_handles import staging_name
 
 @pytest.mark.slow
 def test_a_container_that_shares_its_hosts_name_keeps_what_it_writes(
-    shared: Path, tmp_path: Path
+    source: Path, tmp_path: Path
 ) -> None:
     contained = 'exec unshare --pid --fork --mount-proc "$@"'
     dead = [sys.executable, "-c", STAGING_NAME]
@@ -268,7 +268,7 @@ def test_a_container_that_shares_its_hosts_name_keeps_what_it_writes(
         subprocess.run(line, capture_output=True, text=True, check=True).stdout.strip()
         for line in (dead, in_private_mounts(contained, *dead))
     ]
-    ingest(shared / "source", tmp_path / "s", run="job", shard=Shard(0, 8))
+    ingest(source / "source", tmp_path / "s", run="job", shard=Shard(0, 8))
     [rank] = (tmp_path / "s").glob("run=*/capture=*/rank=*")
     for name in names:
         (rank / name).mkdir()
@@ -281,12 +281,12 @@ def test_a_container_that_shares_its_hosts_name_keeps_what_it_writes(
 
 @pytest.mark.slow
 def test_ray_that_is_not_installed_is_asked_for(
-    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
 
     with pytest.raises(UsageError, match="needs Ray"):
-        ingest(shared / "source", tmp_path / "s", engine="ray")
+        ingest(source / "source", tmp_path / "s", engine="ray")
 
 
 @pytest.mark.parametrize(

@@ -46,16 +46,16 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture
 def second_node(cluster: Any) -> Iterator[Any]:
-    before = living(cluster)
+    before = alive(cluster)
     node = cluster.add_node(**NODE)
     yield node
     if node in cluster.worker_nodes:  # no test has killed it
         cluster.remove_node(node)
-    wait_until(lambda: living(cluster) <= before)  # a killed one seems alive for some seconds
+    wait_until(lambda: alive(cluster) <= before)  # a killed one seems alive for some seconds
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, write_profile: WriteProfile) -> Path:
+def source(tmp_path_factory: pytest.TempPathFactory, write_profile: WriteProfile) -> Path:
     """A folder with the profiles of 64 ranks, and the store of a local ingest beside it."""
     folder = tmp_path_factory.mktemp("shared")
     for rank in range(RANKS):
@@ -65,30 +65,30 @@ def shared(tmp_path_factory: pytest.TempPathFactory, write_profile: WriteProfile
     return folder
 
 
-def test_sixty_four_ranks_on_four_shards_make_the_same_store(shared: Path, tmp_path: Path) -> None:
-    line = [sys.executable, "-m", "npuscope", "ingest", str(shared / "source"), "--run", "job"]
+def test_sixty_four_ranks_on_four_shards_make_the_same_store(source: Path, tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "npuscope", "ingest", str(source / "source"), "--run", "job"]
     line += ["--store", str(tmp_path / "s"), "--jobs", "1", "--shard"]
     started = [subprocess.Popen([*line, f"{n}/4"]) for n in range(4)]
 
     assert [process.wait(timeout=300) for process in started] == [0] * 4
-    assert_equal_stores(shared / "store", tmp_path / "s")
+    assert_equal_stores(source / "store", tmp_path / "s")
 
 
 def test_sixty_four_ranks_on_two_nodes_make_the_same_store(
-    cluster: Any, second_node: Any, shared: Path, tmp_path: Path
+    cluster: Any, second_node: Any, source: Path, tmp_path: Path
 ) -> None:
     result = ingest(
-        shared / "source", tmp_path / "s", run="job", summarise=summarise,
+        source / "source", tmp_path / "s", run="job", summarise=summarise,
         engine="ray", address=cluster.address,
     )  # fmt: skip
 
     assert result.is_complete
     assert len(result.outcomes) == RANKS
-    assert_equal_stores(shared / "store", tmp_path / "s")
+    assert_equal_stores(source / "store", tmp_path / "s")
 
 
 def test_a_node_killed_midway_costs_nothing_that_others_see(
-    cluster: Any, second_node: Any, shared: Path, tmp_path: Path
+    cluster: Any, second_node: Any, source: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "s"
     killed, over = threading.Event(), threading.Event()
@@ -104,7 +104,7 @@ def test_a_node_killed_midway_costs_nothing_that_others_see(
     killer.start()
     try:
         result = ingest(
-            shared / "source", target, run="job", summarise=summarise,
+            source / "source", target, run="job", summarise=summarise,
             engine="ray", address=cluster.address,
         )  # fmt: skip
     finally:
@@ -114,7 +114,7 @@ def test_a_node_killed_midway_costs_nothing_that_others_see(
     assert killed.is_set()
     assert result.is_complete
     assert len(result.outcomes) == RANKS
-    assert_equal_stores(shared / "store", target)
+    assert_equal_stores(source / "store", target)
 
 
 @contextlib.contextmanager
@@ -125,7 +125,7 @@ def node_with_mounts(cluster: Any, mounts: str, *arguments: str) -> Iterator[Cal
     start = [str(ray), "start", "--block", f"--address={cluster.address}", "--num-cpus=1"]
     start += ["--object-store-memory=100000000", "--disable-usage-stats"]
     script = f'{mounts}; shift {len(arguments)}; exec "$@"'
-    before = living(cluster)
+    before = alive(cluster)
     process = subprocess.Popen(
         in_private_mounts(script, *arguments, *start),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -134,16 +134,16 @@ def node_with_mounts(cluster: Any, mounts: str, *arguments: str) -> Iterator[Cal
     def end() -> None:
         process.terminate()
         process.wait(timeout=60)
-        wait_until(lambda: living(cluster) <= before)  # of these another may have died meanwhile
+        wait_until(lambda: alive(cluster) <= before)  # of these another may have died meanwhile
 
     try:
-        wait_until(lambda: bool(living(cluster) - before))
+        wait_until(lambda: bool(alive(cluster) - before))
         yield end
     finally:
         end()
 
 
-def living(cluster: Any) -> set[str]:
+def alive(cluster: Any) -> set[str]:
     return {node["NodeID"] for node in cluster.global_state.node_table() if node["Alive"]}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from npuscope.errors import NpuscopeError
 
 
-def ended(function: Callable[[], object], within_s: float = 5.0) -> Any:
+def end(function: Callable[[], object], within_s: float = 5.0) -> Any:
     """What a function returned, or the error of ours it raised; it must not hang."""
     found: list[object] = []
 

@@ -53,13 +53,13 @@ def once(
 
 
 @pytest.fixture
-def shared(once: tuple[Path, Path, IngestResult]) -> Path:
+def once_store(once: tuple[Path, Path, IngestResult]) -> Path:
     """The source that all tests share."""
     return once[0]
 
 
 @pytest.fixture
-def filled(once: tuple[Path, Path, IngestResult], target: Path) -> Path:
+def full_store(once: tuple[Path, Path, IngestResult], target: Path) -> Path:
     """A store of this test's own that holds what an ingest of `shared` published."""
     shutil.copytree(once[1], target)
     return target
@@ -80,8 +80,8 @@ def test_every_rank_is_published_with_its_keys(once: tuple[Path, Path, IngestRes
     assert rows.rows() == [("job", "20250109T084754.000Z", rank) for rank in range(3)]
 
 
-def test_views_are_typed_where_no_rank_has_rows(filled: Path) -> None:
-    with store.open(filled) as con:
+def test_views_are_typed_where_no_rank_has_rows(full_store: Path) -> None:
+    with store.open(full_store) as con:
         described = con.execute("describe comm_links").fetchall()
         assert con.execute("select count(*) from comm_links").fetchall() == [(0,)]
     types = {row[0]: row[1] for row in described}
@@ -89,14 +89,14 @@ def test_views_are_typed_where_no_rank_has_rows(filled: Path) -> None:
     assert types["packets"] == "STRUCT(size_bytes DOUBLE, packet_count BIGINT, time_ns DOUBLE)[]"
 
 
-def test_an_unchanged_source_is_not_read_again(shared: Path, filled: Path) -> None:
-    before = store.version(filled)
+def test_an_unchanged_source_is_not_read_again(once_store: Path, full_store: Path) -> None:
+    before = store.version(full_store)
 
-    again = read(shared, filled)
+    again = read(once_store, full_store)
 
     assert not again.outcomes
     assert len(again.unchanged) == 3
-    assert store.version(filled) == before
+    assert store.version(full_store) == before
 
 
 def test_touched_files_with_the_same_content_are_not_read_again(source: Path, target: Path) -> None:
@@ -128,9 +128,9 @@ def test_what_was_read_outlives_files_that_were_deleted(source: Path, target: Pa
 
 @pytest.mark.parametrize("is_short", [False, True])
 def test_ranks_whose_tables_are_damaged_are_read_again(
-    shared: Path, filled: Path, is_short: bool
+    once_store: Path, full_store: Path, is_short: bool
 ) -> None:
-    files = [*filled.rglob("kernels*.parquet")]
+    files = [*full_store.rglob("kernels*.parquet")]
     for file in files:
         if is_short:
             file.write_bytes(file.read_bytes()[:-1])
@@ -138,16 +138,16 @@ def test_ranks_whose_tables_are_damaged_are_read_again(
             file.unlink()
     assert "run job, capture 20250109T084754.000Z: " in torn_advice(str(files[0]))
 
-    again = read(shared, filled)
+    again = read(once_store, full_store)
 
     assert [one.rank for one in again.outcomes] == [0, 1, 2] and not again.failures
-    assert kernels_by_rank(filled) == {0: 20, 1: 20, 2: 20}
-    assert len(read(shared, filled).unchanged) == 3
+    assert kernels_by_rank(full_store) == {0: 20, 1: 20, 2: 20}
+    assert len(read(once_store, full_store).unchanged) == 3
 
 
-def test_what_is_refused_makes_no_store(shared: Path, target: Path) -> None:
+def test_what_is_refused_makes_no_store(once_store: Path, target: Path) -> None:
     with pytest.raises(UsageError, match="none of them is below"):
-        read(shared, target, selection=parse_selection(ranks="99"))
+        read(once_store, target, selection=parse_selection(ranks="99"))
     assert not target.exists()
 
 
@@ -212,10 +212,12 @@ def test_a_rank_that_vanished_from_the_source_is_dropped(source: Path, target: P
     assert kernels_by_rank(target) == {0: 20, 1: 20}
 
 
-def test_two_runs_share_a_store(shared: Path, filled: Path) -> None:
-    ingest(shared, filled, run="other job/ü", summarise=summarise)
+def test_two_runs_share_a_store(once_store: Path, full_store: Path) -> None:
+    ingest(once_store, full_store, run="other job/ü", summarise=summarise)
 
-    rows = store.query(filled, "select run, count(*) from kernels group by run order by run").rows()
+    rows = store.query(
+        full_store, "select run, count(*) from kernels group by run order by run"
+    ).rows()
     assert rows == [("job", 60), ("other job/ü", 60)]
 
 
@@ -239,8 +241,10 @@ def test_nothing_readable_says_what_was_tried(tmp_path: Path, write_profile: Wri
         read(tmp_path, tmp_path.parent / f"{tmp_path.name}-store")
 
 
-def test_what_a_killed_process_left_in_the_stores_folder_goes(shared: Path, target: Path) -> None:
-    read(shared, target)
+def test_what_a_killed_process_left_in_the_stores_folder_goes(
+    once_store: Path, target: Path
+) -> None:
+    read(once_store, target)
     with subprocess.Popen(["true"]) as ended:
         ended.wait()
     rest = [
@@ -263,13 +267,13 @@ TOGETHER = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("most", "count"), TOGETHER)
 def test_superseded_generations_stay_for_a_grace_period(
-    shared: Path, target: Path, monkeypatch: pytest.MonkeyPatch, most: int, count: int
+    once_store: Path, target: Path, monkeypatch: pytest.MonkeyPatch, most: int, count: int
 ) -> None:
     monkeypatch.setattr(read_batch, "MOST_RANKS", most)
-    read(shared, target)
+    read(once_store, target)
     for path in target.rglob("*"):
         os.utime(path, (0, 0))  # published long ago
-    read(shared, target, force=True)
+    read(once_store, target, force=True)
     assert len(list(target.rglob("kernels*.parquet"))) == 2 * count
 
     sweep.sweep(target)
@@ -281,7 +285,7 @@ def test_superseded_generations_stay_for_a_grace_period(
 
 
 def test_a_query_survives_a_generation_swept_under_its_feet(
-    shared: Path, filled: Path, monkeypatch: pytest.MonkeyPatch
+    once_store: Path, full_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = store.open
     calls: list[Path] = []
@@ -289,27 +293,27 @@ def test_a_query_survives_a_generation_swept_under_its_feet(
     def open_then_sweep(path: Path) -> duckdb.DuckDBPyConnection:
         con = original(path)
         if not calls:
-            read(shared, filled, force=True)
-            sweep.sweep(filled, grace_s=-1)
+            read(once_store, full_store, force=True)
+            sweep.sweep(full_store, grace_s=-1)
         calls.append(path)
         return con
 
     monkeypatch.setattr(store, "open", open_then_sweep)
 
-    assert kernels_by_rank(filled) == {0: 20, 1: 20, 2: 20}
+    assert kernels_by_rank(full_store) == {0: 20, 1: 20, 2: 20}
     assert len(calls) == 2
 
 
-def test_the_index_is_a_cache_only(shared: Path, filled: Path) -> None:
-    (index,) = filled.rglob("index.json")
+def test_the_index_is_a_cache_only(once_store: Path, full_store: Path) -> None:
+    (index,) = full_store.rglob("index.json")
     version = msgspec.json.decode(index.read_bytes())["version"]
 
     index.write_bytes(b"{ damaged")
-    assert kernels_by_rank(filled) == {0: 20, 1: 20, 2: 20}
+    assert kernels_by_rank(full_store) == {0: 20, 1: 20, 2: 20}
 
     index.unlink()
-    read(shared, filled, force=True)
-    assert kernels_by_rank(filled) == {0: 20, 1: 20, 2: 20}
+    read(once_store, full_store, force=True)
+    assert kernels_by_rank(full_store) == {0: 20, 1: 20, 2: 20}
     assert version >= 1
 
 
@@ -326,12 +330,12 @@ def test_a_stale_index_entry_is_not_believed(
     assert kernels_by_rank(target)[0] == 1
 
 
-def test_a_folder_with_other_things_is_no_store(shared: Path, tmp_path: Path) -> None:
+def test_a_folder_with_other_things_is_no_store(once_store: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("")
 
     with pytest.raises(StoreError, match="not empty"):
-        read(shared, tmp_path / "mine")
+        read(once_store, tmp_path / "mine")
     with pytest.raises(StoreError, match="ingest"):
         store.open(tmp_path / "mine")
 
@@ -376,10 +380,10 @@ class _Rule:
 
 
 def test_a_changed_rule_rebuilds_summaries_without_reading_sources(
-    shared: Path, target: Path
+    once_store: Path, target: Path
 ) -> None:
     def ruled(version: str) -> IngestResult:
-        return ingest(shared, target, run="job", summarise=lambda con: [_Rule(version)])
+        return ingest(once_store, target, run="job", summarise=lambda con: [_Rule(version)])
 
     def counted(version: str) -> list[tuple[Any, ...]]:
         with store.open(target, summaries={"counted": version}) as con:

@@ -14,28 +14,28 @@ from npuscope.sample_traces.generate import Job, write_job
 from tests.analysis.tables import Row, connect, fill, select
 
 
-def chosen(*candidates: tuple[int, int, float | None]) -> dict[int, str]:
+def choice(*candidates: tuple[int, int, float | None]) -> dict[int, str]:
     found = choose([Candidate(*one) for one in candidates])
     assert found == tuple(sorted(found, key=lambda one: one.rank))
     return {one.rank: one.reason for one in found}
 
 
 def test_one_stage_has_its_slowest_and_its_median() -> None:
-    assert chosen((0, 0, 10), (1, 0, 30), (2, 0, 12), (3, 0, 11), (4, 0, 9)) == {
+    assert choice((0, 0, 10), (1, 0, 30), (2, 0, 12), (3, 0, 11), (4, 0, 9)) == {
         1: "slowest", 3: "median"
     }  # fmt: skip
 
 
 def test_every_stage_has_its_median_beside_them() -> None:
-    assert chosen(
+    assert choice(
         (0, 0, 10), (1, 0, 12), (2, 0, 11), (3, 1, 40), (4, 1, 42), (5, 1, 41), (6, 2, 5)
     ) == {1: "median", 2: "stage 0", 4: "slowest", 5: "stage 1", 6: "stage 2"}
 
 
 def test_of_equals_the_lowest_and_without_times_the_lowest_of_each_stage() -> None:
-    assert chosen((0, 0, 7), (1, 0, 7), (2, 0, 7)) == {0: "slowest", 1: "median"}
-    assert chosen((2, 0, None), (3, 0, None), (4, 1, None)) == {2: "stage 0", 4: "stage 1"}
-    assert chosen((0, 0, None), (1, 0, 5)) == {1: "slowest"}
+    assert choice((0, 0, 7), (1, 0, 7), (2, 0, 7)) == {0: "slowest", 1: "median"}
+    assert choice((2, 0, None), (3, 0, None), (4, 1, None)) == {2: "stage 0", 4: "stage 1"}
+    assert choice((0, 0, None), (1, 0, 5)) == {1: "slowest"}
     assert choose([]) == ()
 
 

@@ -29,7 +29,7 @@ def con() -> duckdb.DuckDBPyConnection:
     return connect()
 
 
-def prepared(con: duckdb.DuckDBPyConnection, events: list[Event]) -> None:
+def prepare(con: duckdb.DuckDBPyConnection, events: list[Event]) -> None:
     for table in ("ranks", "kernels", "comm_ops", "comm_tasks", "steps", "host_ops"):
         con.execute(f"delete from {table}")
     fill(con, "ranks", [{}])
@@ -42,7 +42,7 @@ def prepared(con: duckdb.DuckDBPyConnection, events: list[Event]) -> None:
 def test_answers_by_step_do_not_change(
     con: duckdb.DuckDBPyConnection, events: list[Event], steps: tuple[tuple[int, int], ...]
 ) -> None:
-    prepared(con, events)
+    prepare(con, events)
     chosen = {step for first, last in steps for step in range(first, last + 1)}
     expected = {
         name: [row for row in answer(con, name) if row["step"] in chosen]
@@ -59,7 +59,7 @@ def test_answers_by_step_do_not_change(
 def test_a_neighbours_kernel_that_hides_communication_stays(
     con: duckdb.DuckDBPyConnection,
 ) -> None:
-    prepared(con, [])
+    prepare(con, [])
     fill(con, "kernels", [kernel(0, 10, 1), kernel(40, 20, 2), kernel(100, 20, 2)])
     fill(con, "comm_ops", [op(10, 40, 1), op(110, 5, 2)])
 
@@ -74,7 +74,7 @@ def test_a_neighbours_kernel_that_hides_communication_stays(
 
 
 def test_a_step_without_compute_still_computes_nothing(con: duckdb.DuckDBPyConnection) -> None:
-    prepared(con, [])
+    prepare(con, [])
     fill(con, "kernels", [kernel(0, 10, 1)])
     fill(con, "comm_ops", [op(50, 5, 2)])
     (_, full) = answer(con, "steps")
@@ -86,7 +86,7 @@ def test_a_step_without_compute_still_computes_nothing(con: duckdb.DuckDBPyConne
 
 
 def test_a_step_without_communication_still_has_none(con: duckdb.DuckDBPyConnection) -> None:
-    prepared(con, [])
+    prepare(con, [])
     fill(con, "kernels", [kernel(0, 10, 1), kernel(50, 10, 2)])
     fill(con, "comm_ops", [op(5, 5, 1, op_id=0)])
     fill(con, "comm_tasks", [{"op_id": 0, "start_ns": 5, "dur_ns": 5}, {"start_ns": 50}])
@@ -99,7 +99,7 @@ def test_a_step_without_communication_still_has_none(con: duckdb.DuckDBPyConnect
 
 
 def test_rows_without_a_step_go_by_time(con: duckdb.DuckDBPyConnection) -> None:
-    prepared(con, [])
+    prepare(con, [])
     for table in ("memory", "counters", "marks", "launches", "operator_memory", "comm_times"):
         con.execute(f"delete from {table}")
     window = {"window_start_ns": 100, "window_end_ns": 200}
@@ -140,7 +140,7 @@ def test_rows_without_a_step_go_by_time(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def test_tasks_go_with_their_operation(con: duckdb.DuckDBPyConnection) -> None:
-    prepared(con, [])
+    prepare(con, [])
     fill(con, "comm_ops", [op(0, 50, 1, op_id=0), op(40, 50, 2, op_id=1)])
     fill(con, "comm_tasks", [
         {"op_id": 0, "start_ns": 45, "dur_ns": 5}, {"op_id": 1, "start_ns": 45, "dur_ns": 5},
@@ -158,7 +158,7 @@ def test_tasks_go_with_their_operation(con: duckdb.DuckDBPyConnection) -> None:
 def test_steps_that_are_not_there_are_told(
     con: duckdb.DuckDBPyConnection, step: int | None, told: str
 ) -> None:
-    prepared(con, [Event(0, step, "compute", 0, 5)])
+    prepare(con, [Event(0, step, "compute", 0, 5)])
     log = ReadLog()
 
     keep_steps(con, ((7, 8),), log)

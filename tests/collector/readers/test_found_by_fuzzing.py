@@ -32,11 +32,11 @@ FAR_US = "9000000000000000.000"  # 285 years
 COMPUTE = ("name, globalTaskId, taskType, opType", [(2, 1, 3, 1), (2, 2, 3, 1)])
 
 
-def test_times_that_no_sum_can_hold_are_lost_rows(staged: Staged) -> None:
+def test_times_that_no_sum_can_hold_are_lost_rows(stage: Staged) -> None:
     first, second = task(1, 100, 50), (-(2**63), *task(2, 200, 50)[1:])
     tables = {"STRING_IDS": STRINGS, "TASK": (TASK, [first, second]), "COMPUTE_TASK_INFO": COMPUTE}
-    log = staged.read(ascend_db, {"main_db": write(staged.folder / "a.db", tables)})
-    assert staged.rows("select start_ns, dur_ns from kernels") == [(T0 + 100, 50)]
+    log = stage.read(ascend_db, {"main_db": write(stage.folder / "a.db", tables)})
+    assert stage.rows("select start_ns, dur_ns from kernels") == [(T0 + 100, 50)]
     assert log.rows_lost == 2
     assert log.warnings == [
         "TASK: 1 rows without a start time are left out",
@@ -44,7 +44,7 @@ def test_times_that_no_sum_can_hold_are_lost_rows(staged: Staged) -> None:
     ]
 
 
-def test_numbers_beyond_their_column_are_unknown(staged: Staged) -> None:
+def test_numbers_beyond_their_column_are_unknown(stage: Staged) -> None:
     tables = {
         "STRING_IDS": STRINGS,
         "TASK": (TASK, [task(1, 100, 50, device=2**31)]),
@@ -57,49 +57,47 @@ def test_numbers_beyond_their_column_are_unknown(staged: Staged) -> None:
                 [(2**40, T0, 1.5, 0, 18), (0, T0, float("-inf"), 0, 18)]),
         "HOST_INFO": ("hostUid, hostName", [("", "N/A")]),
     }  # fmt: skip
-    log = staged.read(ascend_db, {"main_db": write(staged.folder / "a.db", tables)})
+    log = stage.read(ascend_db, {"main_db": write(stage.folder / "a.db", tables)})
     assert log.warnings == []
-    assert staged.rows("select device_id, block_count, aic_time_ns, pmu from kernels") == [
+    assert stage.rows("select device_id, block_count, aic_time_ns, pmu from kernels") == [
         (None, None, None, {"aic_mac_ratio": 0.5})
     ]
-    assert staged.rows("select device_id, reserved_bytes from memory") == [(None, 8)]
-    assert staged.rows("select device_id, value from counters") == [(None, 1.5)]
-    assert staged.rows("select host_uid, host_name from ranks") == [(None, None)]
+    assert stage.rows("select device_id, reserved_bytes from memory") == [(None, 8)]
+    assert stage.rows("select device_id, value from counters") == [(None, 1.5)]
+    assert stage.rows("select host_uid, host_name from ranks") == [(None, None)]
 
 
-def test_intervals_that_end_before_they_start_are_told(staged: Staged) -> None:
+def test_intervals_that_end_before_they_start_are_told(stage: Staged) -> None:
     tables = {"STRING_IDS": STRINGS, "TASK": (TASK, [task(1, 100, -50)]),
               "COMPUTE_TASK_INFO": (COMPUTE[0], COMPUTE[1][:1])}  # fmt: skip
-    log = staged.read(ascend_db, {"main_db": write(staged.folder / "a.db", tables)})
-    assert staged.rows("select start_ns, dur_ns from kernels") == [(T0 + 100, None)]
+    log = stage.read(ascend_db, {"main_db": write(stage.folder / "a.db", tables)})
+    assert stage.rows("select start_ns, dur_ns from kernels") == [(T0 + 100, None)]
     assert log.warnings == ["TASK: 1 rows end before they start: their duration is unknown"]
 
 
-def test_tables_that_are_views_are_told(staged: Staged) -> None:
-    path = write(staged.folder / "a.db", {"STRING_IDS": STRINGS, "TASK": (TASK, [task(1, 100, 50)]),
+def test_tables_that_are_views_are_told(stage: Staged) -> None:
+    path = write(stage.folder / "a.db", {"STRING_IDS": STRINGS, "TASK": (TASK, [task(1, 100, 50)]),
                                      "OTHER": COMPUTE})  # fmt: skip
     with closing(sqlite3.connect(path)) as con:
         con.execute("create view COMPUTE_TASK_INFO as select * from OTHER")
         con.execute("create view somebodys as select 1")
         con.commit()
-    log = staged.read(ascend_db, {"main_db": path})
-    assert staged.rows("select count(*) from kernels") == [(0,)]
+    log = stage.read(ascend_db, {"main_db": path})
+    assert stage.rows("select count(*) from kernels") == [(0,)]
     assert log.damage == {str(path): "COMPUTE_TASK_INFO is a view and no table: not read"}
 
-    analysis = staged.folder / "analysis.db"
+    analysis = stage.folder / "analysis.db"
     with closing(sqlite3.connect(analysis)) as con:
         con.execute("create table other (hccl_op_name)")
         con.execute("create view CommAnalyzerTime as select * from other")
-    log = staged.read(analysis_db, {"analysis_db": analysis})
+    log = stage.read(analysis_db, {"analysis_db": analysis})
     assert log.damage == {str(analysis): "CommAnalyzerTime is a view and no table: not read"}
 
 
 @pytest.mark.slow
-def test_what_a_database_wants_computed_is_not_computed(staged: Staged) -> None:
+def test_what_a_database_wants_computed_is_not_computed(stage: Staged) -> None:
     """Of a million rows it would take days, a small file or not."""
-    path = write(
-        staged.folder / "a.db", {"STRING_IDS": STRINGS, "TASK": (TASK, [task(1, 100, 50)])}
-    )
+    path = write(stage.folder / "a.db", {"STRING_IDS": STRINGS, "TASK": (TASK, [task(1, 100, 50)])})
     short = "length(replace(hex(zeroblob(1)), '0', '11'))"
     with closing(sqlite3.connect(path)) as con:
         con.execute(f"create table COMPUTE_TASK_INFO (name, globalTaskId, h as ({short}) not null)")
@@ -113,12 +111,12 @@ def test_what_a_database_wants_computed_is_not_computed(staged: Staged) -> None:
         con.execute("update sqlite_master set sql = replace(sql, 'zeroblob(1)', 'zeroblob(1e8)')")
         con.commit()
     began_s = time.monotonic()
-    log = staged.read(ascend_db, {"main_db": path})
+    log = stage.read(ascend_db, {"main_db": path})
     assert time.monotonic() - began_s < 5
     assert log.damage == {str(path): "COMPUTE_TASK_INFO has computed columns: not read"}
 
 
-def _torn(path: Path, holding: bytes) -> None:
+def _tear(path: Path, holding: bytes) -> None:
     """Let the page with some text say that it has one row."""
     data = bytearray(path.read_bytes())
     page_bytes = int.from_bytes(data[16:18], "big")
@@ -129,7 +127,7 @@ def _torn(path: Path, holding: bytes) -> None:
     path.write_bytes(data)
 
 
-def test_pages_that_hide_rows_are_told(staged: Staged) -> None:
+def test_pages_that_hide_rows_are_told(stage: Staged) -> None:
     tables = {
         "STRING_IDS": STRINGS,
         "TASK": (TASK, [task(1, 100, 50), task(2, 200, 50)]),
@@ -137,10 +135,10 @@ def test_pages_that_hide_rows_are_told(staged: Staged) -> None:
             "globalTaskId, name, note", [(1, 2, "first of two"), (2, 2, "second")]
         ),
     }  # fmt: skip
-    path = write(staged.folder / "a.db", tables)
-    _torn(path, b"first of two")
-    log = staged.read(ascend_db, {"main_db": path})
-    assert staged.rows("select start_ns from kernels") == [(T0 + 100,)]
+    path = write(stage.folder / "a.db", tables)
+    _tear(path, b"first of two")
+    log = stage.read(ascend_db, {"main_db": path})
+    assert stage.rows("select start_ns from kernels") == [(T0 + 100,)]
     [told] = log.warnings
     assert told.startswith(
         "a.db: COMPUTE_TASK_INFO is damaged, its rows may be wrong or missing (Fragmentation"
@@ -148,33 +146,33 @@ def test_pages_that_hide_rows_are_told(staged: Staged) -> None:
     assert log.damage == {str(path): told.removeprefix("a.db: ")}
 
 
-def test_a_list_of_tables_that_hides_one_is_told(staged: Staged) -> None:
-    path = staged.folder / "analysis.db"
+def test_a_list_of_tables_that_hides_one_is_told(stage: Staged) -> None:
+    path = stage.folder / "analysis.db"
     with closing(sqlite3.connect(path)) as con:
         con.execute("create table StepTraceTime (step text, computing numeric)")
         con.execute("create table CommAnalyzerTime (hccl_op_name)")
-    _torn(path, b"CREATE TABLE CommAnalyzerTime")
-    log = staged.read(analysis_db, {"analysis_db": path})
+    _tear(path, b"CREATE TABLE CommAnalyzerTime")
+    log = stage.read(analysis_db, {"analysis_db": path})
     [told] = log.damage.values()
     assert told.startswith("sqlite_master is damaged")
 
 
-def test_calls_of_a_type_that_no_enumeration_has_are_told(staged: Staged) -> None:
+def test_calls_of_a_type_that_no_enumeration_has_are_told(stage: Staged) -> None:
     calls = [(T0, T0 + 5, 5 << 32 | 9, 12, kind) for kind in (50001, 77, None)]
     tables: Tables = {
         "STRING_IDS": STRINGS,
         "PYTORCH_API": ("startNs, endNs, globalTid, name, type", calls),
         "ENUM_API_TYPE": ("id, name", [(50001, "op")]),
     }
-    log = staged.read(ascend_db, {"main_db": write(staged.folder / "a.db", tables)})
-    assert staged.rows("select kind, name from host_ops") == [("operator", "aten::mm")]
+    log = stage.read(ascend_db, {"main_db": write(stage.folder / "a.db", tables)})
+    assert stage.rows("select kind, name from host_ops") == [("operator", "aten::mm")]
     assert (log.rows_lost, log.warnings) == (
         2, ["PYTORCH_API: 2 rows of an unknown type are left out"]
     )  # fmt: skip
 
 
-def test_words_for_unknown_and_figures_without_end_in_communication(staged: Staged) -> None:
-    path = staged.folder / "analysis.db"
+def test_words_for_unknown_and_figures_without_end_in_communication(stage: Staged) -> None:
+    path = stage.folder / "analysis.db"
     with closing(sqlite3.connect(path)) as con:
         con.execute(
             "create table CommAnalyzerMatrix (hccl_op_name, group_name, src_rank, dst_rank,"
@@ -188,15 +186,15 @@ def test_words_for_unknown_and_figures_without_end_in_communication(staged: Stag
         con.execute("create table StepTraceTime (deviceId integer, step text, computing)")
         con.execute(f"insert into StepTraceTime values ({2**53}, '7', 1.7e308)")
         con.commit()
-    log = staged.read(analysis_db, {"analysis_db": path})
+    log = stage.read(analysis_db, {"analysis_db": path})
     assert log.warnings == []
-    assert staged.rows("select group_hash, link, size_bytes, time_ns from comm_matrix") == [
+    assert stage.rows("select group_hash, link, size_bytes, time_ns from comm_matrix") == [
         (None, None, None, 1e6)
     ]
-    assert staged.rows("select name, start_ns, elapse_ns from comm_times") == [
+    assert stage.rows("select name, start_ns, elapse_ns from comm_times") == [
         ("hcom_send__1_1", None, None)
     ]
-    assert staged.rows("select device_id, step, computing_ns from profiler_steps") == [
+    assert stage.rows("select device_id, step, computing_ns from profiler_steps") == [
         (None, 7, None)
     ]
 
@@ -204,27 +202,27 @@ def test_words_for_unknown_and_figures_without_end_in_communication(staged: Stag
 @pytest.mark.parametrize(
     ("start", "duration"), [(FAR_US, "1"), ("1", FAR_US), ("4500000000000000", FAR_US)]
 )
-def test_far_times_of_text_are_lost_rows(staged: Staged, start: str, duration: str) -> None:
-    kernels = staged.folder / "kernel_details.csv"
+def test_far_times_of_text_are_lost_rows(stage: Staged, start: str, duration: str) -> None:
+    kernels = stage.folder / "kernel_details.csv"
     kernels.write_text(f"Name,Start Time(us),Duration(us)\na,{start},{duration}\nb,1,1\n")
-    log = staged.read(kernel_details, {"kernels": kernels})
-    assert staged.rows("select name from kernels") == [("b",)]
+    log = stage.read(kernel_details, {"kernels": kernels})
+    assert stage.rows("select name from kernels") == [("b",)]
     assert log.rows_lost == 1
 
     events = [{"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur}
               for name, ts, dur in (("a", start, float(duration)), ("b", "1", 1))]  # fmt: skip
-    trace = staged.folder / "trace_view.json"
+    trace = stage.folder / "trace_view.json"
     trace.write_text(json.dumps(events))
-    log = staged.read(trace_view, {"trace": trace})
-    assert staged.rows("select name from host_ops") == [("b",)]
+    log = stage.read(trace_view, {"trace": trace})
+    assert stage.rows("select name from host_ops") == [("b",)]
     assert log.rows_lost == 1
 
 
-def test_far_instants_of_memory_are_unknown(staged: Staged) -> None:
-    path = staged.folder / "memory_record.csv"
+def test_far_instants_of_memory_are_unknown(stage: Staged) -> None:
+    path = stage.folder / "memory_record.csv"
     path.write_text(f"Component,Timestamp(us),Total Allocated(MB)\nPTA,{FAR_US},1\nPTA,1,1\n")
-    log = staged.read(memory_record, {"memory_record": path})
-    assert staged.rows("select timestamp_ns from memory") == [(1000,)]
+    log = stage.read(memory_record, {"memory_record": path})
+    assert stage.rows("select timestamp_ns from memory") == [(1000,)]
     assert log.rows_lost == 1
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from npuscope.collector.readers.phase_trace.phase_trace import is_parquet, read_phases
 from npuscope.errors import TraceFormatError, TraceNotFound
-from tests.analysis.replay.phase_traces import Plan, simulated
+from tests.analysis.replay.phase_traces import Plan, simulate
 
 
 @pytest.fixture(scope="module")
 def rows() -> pl.DataFrame:
-    return simulated(Plan(steps=1, dp=1))
+    return simulate(Plan(steps=1, dp=1))
 
 
 def first(name: str, value: object) -> Callable[[pl.DataFrame], pl.DataFrame]:

@@ -51,23 +51,23 @@ def test_real_file_of_2025(real_data: Path) -> None:
     )  # fmt: skip
 
 
-def test_real_rank_and_groups(staged: Staged, real_data: Path) -> None:
-    staged.read(profiler_info, real_data / "qwen3_pp2_dp2_text_level2" / "rank_1_ascend_pt", rank=1)
-    assert staged.rows("""select framework, profiler_level, source_format, clock, world_size,
+def test_real_rank_and_groups(stage: Staged, real_data: Path) -> None:
+    stage.read(profiler_info, real_data / "qwen3_pp2_dp2_text_level2" / "rank_1_ascend_pt", rank=1)
+    assert stage.rows("""select framework, profiler_level, source_format, clock, world_size,
         tp_size, pp_size, dp_size, cp_size, ep_size, tp_rank, pp_rank, dp_rank, cp_rank, ep_rank,
         device_id, cann_version from ranks""") == [
         ("pytorch", "Level2", "light", "epoch", 4, 1, 2, 2, 1, 1, 0, 0, 1, 0, 0, None, "8.3.RC1")
     ]  # fmt: skip
-    groups = staged.rows(
+    groups = stage.rows(
         "select group_hash, group_label, parallel_kind, group_rank, global_ranks from groups"
     )
     assert ("5862276093215481612", "default_group", "world", 1, [0, 1, 2, 3]) in groups
     assert [g[4] for g in groups if g[2] == "dp_cp"] == [[0, 1]]
 
 
-def test_how_the_job_was_started(staged: Staged, real_data: Path, tmp_path: Path) -> None:
-    staged.read(profiler_info, real_data / "qwen3_pp2_dp2_text_level2" / "rank_1_ascend_pt", rank=1)
-    ((environment, model),) = staged.rows("select environment, model_config from ranks")
+def test_how_the_job_was_started(stage: Staged, real_data: Path, tmp_path: Path) -> None:
+    stage.read(profiler_info, real_data / "qwen3_pp2_dp2_text_level2" / "rank_1_ascend_pt", rank=1)
+    ((environment, model),) = stage.rows("select environment, model_config from ranks")
     assert model is None and json.loads(environment) == {
         "ASCEND_GLOBAL_LOG_LEVEL": "3", "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True",
     }  # fmt: skip
@@ -184,17 +184,17 @@ def test_single_keys(tmp_path: Path, content: Any, field: str, expected: object)
 
 
 @pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff\xfe{", b"null", b'{"rank_id": 1'])
-def test_malformed_files_warn_and_say_nothing(staged: Staged, content: bytes) -> None:
+def test_malformed_files_warn_and_say_nothing(stage: Staged, content: bytes) -> None:
     info, metadata = (
-        staged.folder / "profiler_info_0.json",
-        staged.folder / "profiler_metadata.json",
+        stage.folder / "profiler_info_0.json",
+        stage.folder / "profiler_metadata.json",
     )
     info.write_bytes(content)
     metadata.write_bytes(content)
-    log = staged.read(profiler_info, {"profiler_info": info, "profiler_metadata": metadata})
+    log = stage.read(profiler_info, {"profiler_info": info, "profiler_metadata": metadata})
     assert len(log.warnings) == 2
     assert "profiler_info_0.json: JSON" in log.warnings[0]
-    ranks = staged.con.execute("select profiler_level, world_size, source_format from ranks")
+    ranks = stage.con.execute("select profiler_level, world_size, source_format from ranks")
     assert ranks.fetchall() == [(None, None, "light")]
     assert read_metadata(str(metadata)) == ProfilerMetadata()
 

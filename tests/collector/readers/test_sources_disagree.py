@@ -48,7 +48,7 @@ def timeline(*events: Any) -> list[Any]:
     return [event(1, "ProfilerStep#7", -100, 1_000), *labels, *events]
 
 
-def traced(number: int, at_us: int, digits: str = ".000") -> Any:
+def trace(number: int, at_us: int, digits: str = ".000") -> Any:
     return event(2, OPERATION.format(number), at_us, 50, digits, data_type="FP32")
 
 
@@ -75,7 +75,7 @@ def test_an_operation_that_old_files_round_apart_is_one(read: Callable[..., Ask]
     ask = read(
         {
             "kernel_details.csv": table(kernel(), operation(0, 10, digits=".3")),
-            "trace_view.json": json.dumps(timeline(traced(0, 10, ".125"))),
+            "trace_view.json": json.dumps(timeline(trace(0, 10, ".125"))),
         }
     )
     assert ask("select step, start_ns from comm_ops") == [(7, (US + 10) * 1000 + 125)]
@@ -87,7 +87,7 @@ def test_an_operation_missing_from_a_cut_timeline_comes_from_the_table(
     ask = read(
         {
             "kernel_details.csv": table(kernel(), operation(0, 10), operation(0, 60)),
-            "trace_view.json": json.dumps(timeline(traced(0, 10))),
+            "trace_view.json": json.dumps(timeline(trace(0, 10))),
         }
     )
     starts = ask("select start_ns from comm_ops order by 1")
@@ -106,7 +106,7 @@ def test_devices_of_one_rank_run_operations_of_one_name_at_once(
             "kernel_details.csv": "\n".join([f"Device_id,{HEADER}", f"0,{kernel()}", *rows, ""]),
             "trace_view.json": json.dumps(
                 [
-                    *timeline(traced(0, 10)),
+                    *timeline(trace(0, 10)),
                     {"ph": "M", "pid": 2, "name": "process_labels", "args": {"labels": "NPU 0"}},
                 ]
             ),
@@ -121,7 +121,7 @@ def test_an_operation_that_the_table_puts_outside_every_step_stays_there(
 ) -> None:
     files = {"kernel_details.csv": table(kernel(), operation(0, 10), operation(1, 100, step=""))}
     if with_timeline:
-        files["trace_view.json"] = json.dumps(timeline(traced(0, 10), traced(1, 100)))
+        files["trace_view.json"] = json.dumps(timeline(trace(0, 10), trace(1, 100)))
     assert read(files)("select name, step from comm_ops order by 1") == [
         (OPERATION.format(0), 7),
         (OPERATION.format(1), None),
@@ -132,7 +132,7 @@ def test_a_table_without_steps_leaves_them_to_the_timeline(read: Callable[..., A
     ask = read(
         {
             "kernel_details.csv": table(kernel(step=""), operation(0, 10, step="")),
-            "trace_view.json": json.dumps(timeline(traced(0, 10))),
+            "trace_view.json": json.dumps(timeline(trace(0, 10))),
         }
     )
     assert ask("select step from kernels union all select step from comm_ops") == [(7,), (7,)]

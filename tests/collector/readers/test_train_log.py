@@ -51,7 +51,7 @@ def read(tmp_path: Path) -> Any:
     return log
 
 
-def told(log: TrainLog) -> list[dict[str, Any]]:
+def rows_of(log: TrainLog) -> list[dict[str, Any]]:
     """Rows, without what they do not tell."""
     return [
         {name: value for name, value in row.items() if value is not None}
@@ -61,7 +61,7 @@ def told(log: TrainLog) -> list[dict[str, Any]]:
 
 def only(log: TrainLog) -> dict[str, Any]:
     """The one row, without what it does not tell."""
-    (row,) = told(log)
+    (row,) = rows_of(log)
     return row
 
 
@@ -72,7 +72,7 @@ def test_columns_are_those_of_the_table(read: Any, tmp_path: Path) -> None:
 
 def test_megatron(read: Any) -> None:
     log = read(ARGUMENTS + megatron(10) + "\n" + megatron(11, "5000.0") + "\n")
-    assert told(log)[0] == {
+    assert rows_of(log)[0] == {
         "step": 10, "elapsed_s": 5.1235, "loss": 9.1, "grad_norm": 1.204,
         "learning_rate": 1.25e-5, "tflops_per_s": 142.3, "loss_scale": 1.0, "skipped_count": 0.0,
         "nan_count": 0.0, "at_s": 1764238270.123456, "global_batch_size": 64.0,
@@ -88,7 +88,7 @@ def test_mindspeed_llm_tells_its_mfu_in_percent(read: Any) -> None:
         " per iteration (ms): 800.5 | tokens/s: 20,480.5 | mfu: 38.11 | loss: 2.5 |\n"
     )
     log = read("".join(line.format(n, 32 * n, 32 * n * 512) for n in (4, 5, 7)))
-    assert told(log)[0] == {
+    assert rows_of(log)[0] == {
         "step": 4, "elapsed_s": 0.8005, "tokens_per_s": 20480.5, "loss": 2.5, "mfu_ratio": 0.3811,
         "consumed_tokens": 65536.0,
     }  # fmt: skip

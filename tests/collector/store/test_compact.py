@@ -66,7 +66,7 @@ def in_any_order(rows: dict[str, list[tuple[Any, ...]]]) -> dict[str, list[str]]
     return {name: sorted(map(repr, found)) for name, found in rows.items()}
 
 
-def unordered(path: Path) -> dict[str, list[str]]:
+def rows_by_table(path: Path) -> dict[str, list[str]]:
     return in_any_order(content(path))
 
 
@@ -177,10 +177,10 @@ def test_a_rank_read_again_replaces_its_rows_exactly(once: Path, target: Path) -
     moved = [m for m in manifest.manifests(target) if m.rank == 2]
 
     read(once / "source", target, force=True)  # four new generations with the same rows
-    assert unordered(target) == in_any_order(before)
+    assert rows_by_table(target) == in_any_order(before)
     assert compact(target)
     sweep(target, grace_s=-1)
-    assert unordered(target) == in_any_order(before)
+    assert rows_by_table(target) == in_any_order(before)
     assert len(list(capture_folder(target).glob("compact-*"))) == 1, "the old files are gone"
     assert moved[0].generation not in "".join(files(target))
 

@@ -30,7 +30,7 @@ from npuscope.collector.store.sweep import sweep
 from tests.conftest import WriteProfile
 
 
-def counted(con: duckdb.DuckDBPyConnection) -> Iterator[Table]:
+def count(con: duckdb.DuckDBPyConnection) -> Iterator[Table]:
     """A result with rows and one without."""
     yield Table("counts", "select rank, count(*) as kernel_count from kernels group by rank")
     yield Table("nothing", "select 1 as one where false")
@@ -59,8 +59,8 @@ def members(target: Path) -> list[Manifest]:
     return manifests(target)
 
 
-def brought(target: Path, version: str = "1") -> dict[str, str]:
-    return bring_up_to_date(target, members(target), version, counted)
+def bring(target: Path, version: str = "1") -> dict[str, str]:
+    return bring_up_to_date(target, members(target), version, count)
 
 
 def folder_of(target: Path) -> Path:
@@ -83,7 +83,7 @@ def again(target: Path, write_profile: WriteProfile, rank: int, kernel_count: in
 
 
 def test_computed_once_and_then_read(target: Path) -> None:
-    paths = brought(target)
+    paths = bring(target)
     assert counts(paths) == [(0, 20), (1, 20), (2, 20)]
     assert paths["nothing"] == ""
 
@@ -97,14 +97,14 @@ def test_computed_once_and_then_read(target: Path) -> None:
 def test_a_replaced_rank_and_another_rule_make_it_stale(
     target: Path, write_profile: WriteProfile
 ) -> None:
-    before = brought(target)
+    before = bring(target)
     again(target, write_profile, 1, 7)
     assert current(folder_of(target), digest_of(members(target), "1")) is None
-    after = brought(target)
+    after = bring(target)
     assert counts(after) == [(0, 20), (1, 7), (2, 20)]
     assert counts(before) == [(0, 20), (1, 20), (2, 20)], "readers of the moment keep theirs"
     assert current(folder_of(target), digest_of(members(target), "2")) is None
-    brought(target, "2")
+    bring(target, "2")
     assert current(folder_of(target), digest_of(members(target), "1")) is None
 
 
@@ -112,43 +112,43 @@ def test_a_replaced_rank_and_another_rule_make_it_stale(
 def test_a_rank_that_is_added_or_gone_makes_it_stale(
     target: Path, write_profile: WriteProfile
 ) -> None:
-    brought(target)
+    bring(target)
     write_profile(target.parent / "source" / "r3_ascend_pt", 3)
     ingest(target.parent / "source", target, run="job", jobs=1)
-    assert [rank for rank, _ in counts(brought(target))] == [0, 1, 2, 3]
+    assert [rank for rank, _ in counts(bring(target))] == [0, 1, 2, 3]
     shutil.rmtree(target.parent / "source" / "r0_ascend_pt")
     ingest(target.parent / "source", target, run="job", jobs=1)
-    assert [rank for rank, _ in counts(brought(target))] == [1, 2, 3]
+    assert [rank for rank, _ in counts(bring(target))] == [1, 2, 3]
 
 
 @pytest.mark.slow
 def test_superseded_results_go_after_the_grace_period(
     target: Path, write_profile: WriteProfile
 ) -> None:
-    before = Path(brought(target)["counts"])
+    before = Path(bring(target)["counts"])
     again(target, write_profile, 1, 7)
-    after = Path(brought(target)["counts"])
+    after = Path(bring(target)["counts"])
     sweep(target)
     assert before.is_file() and after.is_file()
     sweep(target, grace_s=-1)
     assert not before.parent.exists() and after.is_file()
-    assert counts(brought(target)) == [(0, 20), (1, 7), (2, 20)]
+    assert counts(bring(target)) == [(0, 20), (1, 7), (2, 20)]
 
 
 def test_a_lost_file_is_computed_again(target: Path) -> None:
-    Path(brought(target)["counts"]).unlink()
-    assert len(counts(brought(target))) == 3
+    Path(bring(target)["counts"]).unlink()
+    assert len(counts(bring(target))) == 3
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"digest": 3}'])
 def test_a_damaged_manifest_is_as_good_as_none(target: Path, content: bytes) -> None:
-    brought(target)
+    bring(target)
     (folder_of(target) / MANIFEST).write_bytes(content)
-    assert len(counts(brought(target))) == 3
+    assert len(counts(bring(target))) == 3
 
 
 def test_it_goes_with_its_capture(target: Path) -> None:
-    kept = Path(brought(target)["counts"])
+    kept = Path(bring(target)["counts"])
     (one,) = stored_captures(target)
     assert one.size_bytes > kept.stat().st_size
     drop_capture(one)
@@ -160,7 +160,7 @@ def test_it_goes_with_its_capture(target: Path) -> None:
 
 @pytest.mark.slow
 def test_it_goes_when_its_last_rank_goes(target: Path) -> None:
-    kept = Path(brought(target)["counts"])
+    kept = Path(bring(target)["counts"])
     for one in members(target):
         store.drop(target, one)
     sweep(target)
@@ -175,12 +175,12 @@ def folder_of_capture(folder: str) -> Path:
 
 @pytest.mark.slow
 def test_compaction_and_readers_pass_it_by(target: Path) -> None:
-    before = brought(target)
+    before = bring(target)
     version = store.version(target)
     (done,) = compact(target)
     assert done.rank_count == 3
     assert store.version(target) != version
-    assert brought(target) == before, "the same rows in other files change nothing"
+    assert bring(target) == before, "the same rows in other files change nothing"
     with store.open(target) as con:
         assert con.execute("select count(*) from kernels").fetchall() == [(60,)]
 
@@ -216,10 +216,10 @@ def test_killed_midway_nothing_is_visible(target: Path, moment: str) -> None:
     (left,) = folder.iterdir()
     assert left.name.startswith(".tmp-") == (moment == "computing")
     assert current(folder, digest_of(members(target), "1")) is None
-    assert len(counts(brought(target))) == 3
+    assert len(counts(bring(target))) == 3
     sweep(target, grace_s=-1)
     assert not left.exists()
-    assert len(counts(brought(target))) == 3
+    assert len(counts(bring(target))) == 3
 
 
 def test_processes_that_race_do_no_harm(target: Path) -> None:
@@ -228,7 +228,7 @@ def test_processes_that_race_do_no_harm(target: Path) -> None:
     results: list[dict[str, str]] = []
 
     def met(con: duckdb.DuckDBPyConnection) -> Iterator[Table]:
-        yield from counted(con)
+        yield from count(con)
         barrier.wait()
 
     def run() -> None:
@@ -242,7 +242,7 @@ def test_processes_that_race_do_no_harm(target: Path) -> None:
     first, second = results
     assert first != second
     assert counts(first) == counts(second) == [(0, 20), (1, 20), (2, 20)]
-    assert brought(target) in (first, second)
+    assert bring(target) in (first, second)
     assert len(list(folder_of(target).glob(f"*{os.sep}*.parquet"))) == 2
     sweep(target, grace_s=-1)
     assert len(list(folder_of(target).glob(f"*{os.sep}*.parquet"))) == 1

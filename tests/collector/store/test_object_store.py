@@ -38,7 +38,7 @@ from tests.cli.command import runner
 from tests.collector.store.object_server import Objects, served_objects
 from tests.collector.store.stores_compared import assert_equal_stores
 from tests.conftest import REPOSITORY
-from tests.dashboard.app.started_server import started as dashboard_started
+from tests.dashboard.app.started_server import start as dashboard_started
 
 pytestmark = pytest.mark.slow
 URL = Path("s3://bucket/npuscope")
@@ -78,7 +78,9 @@ def objects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Objects
 
 
 @pytest.fixture(scope="module")
-def kept(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[bytes, float]]:
+def contents(
+    source: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[bytes, float]]:
     """What a bucket holds after an ingest, rank by rank."""
     with pytest.MonkeyPatch.context() as patched, served_objects() as served:
         use(patched, served.address, tmp_path_factory.mktemp("kept"))
@@ -88,8 +90,8 @@ def kept(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tu
 
 
 @pytest.fixture
-def published(objects: Objects, kept: dict[str, tuple[bytes, float]]) -> Objects:
-    objects.kept.update(kept)
+def bucket(objects: Objects, contents: dict[str, tuple[bytes, float]]) -> Objects:
+    objects.kept.update(contents)
     return objects
 
 
@@ -108,7 +110,7 @@ def kernels(target: Path) -> dict[int, int]:
     return dict(found.iter_rows())
 
 
-def started(source: Path, cache: Path) -> subprocess.Popen[bytes]:
+def start(source: Path, cache: Path) -> subprocess.Popen[bytes]:
     """An ingest on another machine."""
     options = ["--store", str(URL), "--run", "job", "--jobs", "1"]
     return subprocess.Popen(
@@ -178,7 +180,7 @@ def test_killed_at_any_put_and_resumed(
     moments = [(".parquet", 5), ("manifest.json", 0), ("manifest.json", 1)]
     for turn, (kind, before) in enumerate(moments):
         objects.before_put = killed(kind, before)
-        running.append(started(source, tmp_path / "killed"))
+        running.append(start(source, tmp_path / "killed"))
         assert running[-1].wait(timeout=120) == -signal.SIGKILL
         other = elsewhere(monkeypatch, tmp_path, f"look{turn}")
         ranks = kernels(other)
@@ -195,7 +197,7 @@ def test_two_writers_and_a_reader(
     objects: Objects, source: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     expected = kernels(whole)
-    both = [started(source, tmp_path / name) for name in ("first", "second")]
+    both = [start(source, tmp_path / name) for name in ("first", "second")]
     looks: list[dict[int, int]] = []
     while any(process.poll() is None for process in both):
         target = mirror.local(URL)
@@ -210,7 +212,7 @@ def test_two_writers_and_a_reader(
 
 
 def test_a_reader_gets_the_new_rank_where_the_old_one_is_gone(
-    published: Objects, source: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    bucket: Objects, source: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     reader = elsewhere(monkeypatch, tmp_path, "reader")
     before = {m.generation for m in manifests(reader)}
@@ -225,7 +227,7 @@ def test_a_reader_gets_the_new_rank_where_the_old_one_is_gone(
 
 
 def test_what_is_torn_in_a_bucket_is_left_out_and_a_torn_copy_got_again(
-    published: Objects, source: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    bucket: Objects, source: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     reader = elsewhere(monkeypatch, tmp_path, "reader")
     assert kernels(reader) == kernels(whole)
@@ -236,34 +238,34 @@ def test_what_is_torn_in_a_bucket_is_left_out_and_a_torn_copy_got_again(
     changed[len(changed) // 3] ^= 4
     copy.write_bytes(changed)
     assert without_torn(reader, manifests(reader), with_content=True)[1]
-    key = next(key for key in published.kept if key.endswith("kernels.parquet"))
-    content, when = published.kept[key]
+    key = next(key for key in bucket.kept if key.endswith("kernels.parquet"))
+    content, when = bucket.kept[key]
     for broken in ({key: (content[:40], when)}, {}):  # cut, then gone
-        del published.kept[key]
-        published.kept.update(broken)
+        del bucket.kept[key]
+        bucket.kept.update(broken)
         other = elsewhere(monkeypatch, tmp_path, f"other{len(broken)}")
         with (
             pytest.raises(StoreError, match=r"kernels\.parquet is damaged or missing"),
             open_tables(Source(other), is_command=False),
         ):
             pass
-        published.kept[key] = (content, when)
+        bucket.kept[key] = (content, when)
         assert kernels(other) == kernels(whole)  # as soon as it is whole again
 
 
 def test_what_is_read_or_young_is_not_swept(
-    published: Objects, source: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    bucket: Objects, source: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     read(source, URL, force=True)
     target = mirror.local(URL)
-    both = len(published.kept)
+    both = len(bucket.kept)
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s + 3600)
-    assert sweep(target) == 0 and len(published.kept) == both
+    assert sweep(target) == 0 and len(bucket.kept) == both
     monkeypatch.setattr(time, "time", lambda: now_s + 90_000)
     assert sweep(target) > 0
     [batch] = {m.batch for m in manifests(target)}
-    assert all(f"/{batch}/" in key for key in published.kept if key.endswith(".parquet"))
+    assert all(f"/{batch}/" in key for key in bucket.kept if key.endswith(".parquet"))
     assert_equal_stores(whole, elsewhere(monkeypatch, tmp_path, "two"))
 
 
@@ -285,7 +287,7 @@ def test_of_two_changes_at_once_none_is_lost(objects: Objects) -> None:
 
 
 def test_a_rank_that_was_published_anew_is_not_dropped(
-    published: Objects, source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    bucket: Objects, source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     stale = mirror.local(URL)
     known = manifests(stale)
@@ -301,20 +303,20 @@ def test_a_rank_that_was_published_anew_is_not_dropped(
 
 
 def test_two_compactions_at_once_count_once(
-    published: Objects, source: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    bucket: Objects, source: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The other one publishes just before ours does: both lists are kept."""
 
     def compact_elsewhere(key: str) -> None:
         if key.endswith("compacted.json"):
-            published.before_put = lambda key: None
+            bucket.before_put = lambda key: None
             subprocess.run(
                 [sys.executable, "-m", "npuscope", "compact", str(URL)], cwd=source, check=True,
                 env={**os.environ, "PYTHONPATH": str(REPOSITORY),
                      "XDG_CACHE_HOME": str(tmp_path / "second")},
             )  # fmt: skip
 
-    published.before_put = compact_elsewhere
+    bucket.before_put = compact_elsewhere
     compact(mirror.local(URL))
     there = elsewhere(monkeypatch, tmp_path, "third")
     [capture] = captures(there)
@@ -322,13 +324,11 @@ def test_two_compactions_at_once_count_once(
     assert_equal_stores(whole, there)
 
 
-def test_names_of_a_bucket_lead_nowhere_else(
-    published: Objects, tmp_path: Path, source: Path
-) -> None:
+def test_names_of_a_bucket_lead_nowhere_else(bucket: Objects, tmp_path: Path, source: Path) -> None:
     begin = "bucket/npuscope/"
     for key in ("../../out", "run=a/capture=b/rank=1/../../../manifest.json", "npuscope-lock",
                 "run=../capture=../rank=1/manifest.json", "npuscope-source.txt"):  # fmt: skip
-        published.kept[begin + key] = (b"{}", 0.0)
+        bucket.kept[begin + key] = (b"{}", 0.0)
     target = mirror.local(URL)
     assert (target / "npuscope-source.txt").read_text() == str(buckets.url_of(URL))
     assert [one.name for one in tmp_path.iterdir()] == ["one"]
@@ -379,7 +379,7 @@ def test_without_credentials_it_is_said(
 
 
 def test_commands_take_the_url(
-    published: Objects, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    bucket: Objects, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     run = runner(tmp_path / "one", monkeypatch, capsys)
@@ -391,16 +391,16 @@ def test_commands_take_the_url(
     told = run("steps", "s3://bucket/none")
     assert told.code == 3 and "s3://bucket/none: no store there" in told.err
     assert url in run("store", "list").out
-    assert run("store", "rm", url).code == 0 and published.kept
+    assert run("store", "rm", url).code == 0 and bucket.kept
     assert run("ingest", source, "--store", url, "--engine", "ray").code == 2
 
 
 def test_the_limit_of_the_cache_holds_where_files_come_from_a_bucket(
-    published: Objects, monkeypatch: pytest.MonkeyPatch
+    bucket: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirror.local(Path("s3://bucket/other"))
-    published.kept.update(
-        {key.replace("/npuscope/", "/other/"): one for key, one in published.kept.items()}
+    bucket.kept.update(
+        {key.replace("/npuscope/", "/other/"): one for key, one in bucket.kept.items()}
     )
     monkeypatch.setattr(cache.keep_within_limit, "__kwdefaults__", {"limit_bytes": 1})
     for url in ("s3://bucket/other", str(URL)):
@@ -410,7 +410,7 @@ def test_the_limit_of_the_cache_holds_where_files_come_from_a_bucket(
     assert [one.source for one in cache.cached_stores()] == ["s3://bucket/npuscope"]
 
 
-def test_evidence_names_the_url(published: Objects) -> None:
+def test_evidence_names_the_url(bucket: Objects) -> None:
     with npuscope.open("s3://bucket/npuscope") as job:
         told = "".join(job.findings()["evidence"].drop_nulls()) + str(job.findings().to_dicts())
         assert "s3://bucket/npuscope" in repr(job)
@@ -419,9 +419,9 @@ def test_evidence_names_the_url(published: Objects) -> None:
 
 
 def test_google_s_storage_is_read_and_a_write_is_refused_before_anything_is_read(
-    published: Objects, source: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: Objects, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GS_ENDPOINT", published.address)
+    monkeypatch.setenv("GS_ENDPOINT", bucket.address)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
         monkeypatch.delenv(f"AWS_{name}")
@@ -435,17 +435,17 @@ def test_google_s_storage_is_read_and_a_write_is_refused_before_anything_is_read
         compact(target)
     with pytest.raises(StoreError, match="are only read"):
         update(target / "dropped.json", lambda _: b"{}")
-    assert {verb for verb, _ in published.asked} <= {"GET", "HEAD"}
+    assert {verb for verb, _ in bucket.asked} <= {"GET", "HEAD"}
 
 
 @pytest.fixture(scope="module")
-def used(
-    kept: dict[str, tuple[bytes, float]], tmp_path_factory: pytest.TempPathFactory
+def full_bucket(
+    contents: dict[str, tuple[bytes, float]], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Objects]:
     """A bucket and a machine's cache that commands use one after the other."""
     with pytest.MonkeyPatch.context() as patched, served_objects() as served:
         use(patched, served.address, tmp_path_factory.mktemp("used"))
-        served.kept.update(kept)
+        served.kept.update(contents)
         yield served
 
 
@@ -459,34 +459,34 @@ def ran(*words: object, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-def test_the_exporter_reads_a_bucket(used: Objects, tmp_path: Path) -> None:
+def test_the_exporter_reads_a_bucket(full_bucket: Objects, tmp_path: Path) -> None:
     ran("exporter", "s3://bucket/npuscope", "--textfile", tmp_path / "it.prom", "--expire", "never")
     written = (tmp_path / "it.prom").read_text()
     assert len(re.findall(r"^npuscope_rank_computing_seconds\{.*rank=", written, re.M)) >= RANKS
 
 
-def test_the_dashboard_reads_a_bucket(used: Objects, tmp_path: Path) -> None:
-    asked = len(used.asked)
+def test_the_dashboard_reads_a_bucket(full_bucket: Objects, tmp_path: Path) -> None:
+    asked = len(full_bucket.asked)
     with dashboard_started([Path("s3://bucket/npuscope")], tmp_path) as it:
         assert it.process.poll() is None
-    assert len(used.asked) > asked
+    assert len(full_bucket.asked) > asked
 
 
-def test_watching_fills_a_bucket(used: Objects, source: Path) -> None:
+def test_watching_fills_a_bucket(full_bucket: Objects, source: Path) -> None:
     command = ("watch", source, "--store", "s3://bucket/watched", "--once", "--quiet-after", "0")
     # What a bucket takes none of is no fault of the profiles: they are read when it does again.
-    used.refused_put = lambda key: "ExpiredToken" if key.endswith("/manifest.json") else ""
+    full_bucket.refused_put = lambda key: "ExpiredToken" if key.endswith("/manifest.json") else ""
     told = ran(*command, code=3)
     assert "The token has expired" in told or "ExpiredToken" in told, told
     assert "0 unusable" in told and "s3://bucket/watched: could not take all" in told
-    used.refused_put = lambda key: ""
+    full_bucket.refused_put = lambda key: ""
     told = ran(*command)
-    published = {key for key in used.kept if key.startswith("bucket/watched/")}
+    published = {key for key in full_bucket.kept if key.startswith("bucket/watched/")}
     manifest = [key for key in published if key.endswith("/manifest.json")]
     assert len(manifest) == RANKS and "for s3://bucket/watched" in told, told
 
 
-def test_questions_of_other_programs_reach_a_bucket(used: Objects) -> None:
+def test_questions_of_other_programs_reach_a_bucket(full_bucket: Objects) -> None:
     async def asked() -> str:
         server = StdioServerParameters(
             command=sys.executable, args=["-m", "npuscope", "mcp", "s3://bucket/npuscope"],

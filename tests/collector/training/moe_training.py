@@ -96,7 +96,7 @@ def train(
     return routed, losses
 
 
-def written(folder: Path) -> dict[int, Routed]:
+def write(folder: Path) -> dict[int, Routed]:
     """What the files tell: counts by step and layer."""
     found: dict[int, Routed] = {}
     for path in sorted(folder.glob("rank*.jsonl")):

@@ -22,7 +22,7 @@ from tests.collector.training.moe_training import (
     loss_of,
     read,
     train,
-    written,
+    write,
 )
 
 pytestmark = pytest.mark.slow  # PyTorch is installed for these only
@@ -50,7 +50,7 @@ def test_counts_are_those_of_brute_force(
     assert recorder.dropped == 0
     expected = {100 + step: told for step, told in enumerate(routed)}
     assert sum(sum(one.values()) for told in routed for one in told.values()) > 1000
-    assert written(tmp_path) == expected
+    assert write(tmp_path) == expected
     assert read(tmp_path) == expected
     told = [json.loads(text) for text in (tmp_path / "rank0.jsonl").read_text().splitlines()]
     assert [one["n_micro"] for one in told if one["layer"] == told[0]["layer"]][:4] == [1, 3, 2, 1]
@@ -78,7 +78,7 @@ def test_megatrons_own_counter_is_read(
 
     routed, _ = train(torch, model, 20, counted=counted, after=after)
     recorder.close()
-    assert written(tmp_path) == dict(enumerate(routed))
+    assert write(tmp_path) == dict(enumerate(routed))
 
 
 def test_training_is_the_same_with_it(models: ModuleType, torch: Any, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_training_is_the_same_with_it(models: ModuleType, torch: Any, tmp_path: 
     model = build(models, "mixtral", False)
     with expert_load_recorder(model, dir=tmp_path) as recorder:
         beside = train(torch, model, 5, after=recorder.step)[1]
-    assert beside == without and len(written(tmp_path)) == 5
+    assert beside == without and len(write(tmp_path)) == 5
 
 
 def test_every_nth_step(models: ModuleType, torch: Any, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_every_nth_step(models: ModuleType, torch: Any, tmp_path: Path) -> None:
     counted = brute_force(models, model)
     with expert_load_recorder(model, dir=tmp_path, every=4, start_step=10) as recorder:
         routed, _ = train(torch, model, 12, counted=counted, after=recorder.step)
-    assert written(tmp_path) == {step: routed[step - 10] for step in (12, 16, 20)}
+    assert write(tmp_path) == {step: routed[step - 10] for step in (12, 16, 20)}
 
 
 def test_other_routers_by_a_rule(models: ModuleType, torch: Any, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_other_routers_by_a_rule(models: ModuleType, torch: Any, tmp_path: Path)
             expected.append(Counter())
             layers(torch.randn(5, 8)).sum().backward()
             recorder.step()
-    assert written(tmp_path) == {step: {0: told} for step, told in enumerate(expected)}
+    assert write(tmp_path) == {step: {0: told} for step, told in enumerate(expected)}
 
 
 def test_without_pytorchs_number_of_the_backward_pass(
@@ -128,7 +128,7 @@ def test_without_pytorchs_number_of_the_backward_pass(
         folder = tmp_path / str(is_reentrant)
         with expert_load_recorder(model, dir=folder) as recorder:
             routed, _ = train(torch, model, 3, counted=counted, after=recorder.step)
-        assert written(folder) == dict(enumerate(routed))
+        assert write(folder) == dict(enumerate(routed))
 
 
 def test_copies_of_the_model_are_not_counted(
@@ -153,7 +153,7 @@ def test_copies_of_the_model_are_not_counted(
             recorder.step()
             loss_of(model, tokens)
             recorder.step()
-        assert sorted(written(tmp_path / name)) == [1]
+        assert sorted(write(tmp_path / name)) == [1]
         for module in model.modules():
             assert not module._forward_hooks and "routing" not in vars(module)
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from npuscope.collector.training import expert_load, expert_load_recorder
-from tests.collector.training.moe_training import brute_force, build, child, loss_of, train, written
+from tests.collector.training.moe_training import brute_force, build, child, loss_of, train, write
 
 pytestmark = pytest.mark.slow  # PyTorch is installed for these only
 
@@ -141,7 +141,7 @@ def test_a_slow_writer(
     routed, _ = train(torch, model, 30, counted=counted, after=recorder.step)
     gate.set()
     recorder.close()
-    found = written(tmp_path)
+    found = write(tmp_path)
     assert len(found) + recorder.dropped == 30 and recorder.dropped >= 30 - 2 * 8 - 1
     assert all(found[step] == routed[step] for step in found), "those that are there are right"
     (warned,) = warnings_of(caplog)
@@ -179,7 +179,7 @@ def test_copies_that_arrive_late_are_not_waited_for(
     assert [one.asked for one in events[-2:]] == [0, 0], "only the oldest is asked for"
     assert not any(one.asked == 100 for one in events), "nothing waits within the run"
     recorder.close()
-    found = written(tmp_path)
+    found = write(tmp_path)
     assert all(found[step] == routed[step] for step in found)
     assert len(found) + recorder.dropped == 20
 
@@ -198,7 +198,7 @@ def test_a_forked_worker_counts_nothing(models: ModuleType, torch: Any, tmp_path
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 0
         second, _ = train(torch, model, 1, counted=counted, after=recorder.step)
-    assert written(tmp_path) == {0: first[0], 1: second[0]}
+    assert write(tmp_path) == {0: first[0], 1: second[0]}
 
 
 KILLED = """
@@ -232,16 +232,16 @@ def test_a_killed_process_leaves_whole_lines(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors.decode()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rank0.1.jsonl", "rank0.jsonl"]
-    assert len(written(tmp_path)) >= 9
+    assert len(write(tmp_path)) >= 9
     (tmp_path / "rank0.jsonl").unlink()
-    assert sorted(written(tmp_path)) == [0, 1, 2, 3]
+    assert sorted(write(tmp_path)) == [0, 1, 2, 3]
 
 
 def test_a_recorder_that_nobody_closes_in_a_process_that_fails(tmp_path: Path) -> None:
     process = child(FORGOTTEN, tmp_path, "raises")
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 1 and b"ZeroDivisionError" in errors, errors.decode()
-    assert sorted(written(tmp_path)) == [0, 1, 2, 3]
+    assert sorted(write(tmp_path)) == [0, 1, 2, 3]
 
 
 # ---- what it costs ---------------------------------------------------------------------------
@@ -305,5 +305,5 @@ def test_what_it_costs(
             f"\nexpert loads: step {without * 1e3:.1f} ms CPU, with it {with_it * 1e3:.1f} ms"
             f" ({with_it / without - 1:+.2%}); within the recorder {share_ratio:.3%} of a step\n"
         )
-    assert len(written(tmp_path)) == 16
+    assert len(write(tmp_path)) == 16
     assert share_ratio < 0.01

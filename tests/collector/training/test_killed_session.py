@@ -50,7 +50,7 @@ if sys.argv[2] == "fails":
 """
 
 
-def ended(script: str, folder: Path, how: str) -> subprocess.CompletedProcess[bytes]:
+def end(script: str, folder: Path, how: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-c", script, str(folder), how],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "NPUSCOPE": ""},
@@ -64,7 +64,7 @@ def ended(script: str, folder: Path, how: str) -> subprocess.CompletedProcess[by
 def test_a_session_that_is_not_closed_ends_with_its_process(
     tmp_path: Path, how: str, last_steps: list[int]
 ) -> None:
-    done = ended(LEFT, tmp_path, how)
+    done = end(LEFT, tmp_path, how)
     assert done.returncode == (how == "fails"), done.stderr
     (folder,) = tmp_path.glob("*_ascend_pt")
     assert (folder / "profiler_info_0.json").exists(), "the profiler was stopped"
@@ -82,7 +82,7 @@ def test_a_session_that_is_not_closed_ends_with_its_process(
 )
 def test_a_killed_process_publishes_nothing_more(tmp_path: Path, kills: str) -> None:
     # The first window (5, 6) was published; it dies in, or on the way to, the second one.
-    done = ended(CHILD, tmp_path, kills)
+    done = end(CHILD, tmp_path, kills)
     assert done.returncode == -signal.SIGKILL, done.stderr
     (ready,) = tmp_path.glob("*_ascend_pt/READY.json")
     assert json.loads(ready.read_text())["first_step"] == 5

@@ -99,7 +99,7 @@ def of_fake(called: Callable[..., Any]) -> list[tuple[str, bool, Any]]:
 
 
 @pytest.fixture
-def known(sources: dict[str, str]) -> Known:
+def spec(sources: dict[str, str]) -> Known:
     table = constants(tree(sources, "analysis/prof_common_func/_constant.py"), "Constant")
     exports = constants(tree(sources, "experimental_config.py"), "ExportType")
 
@@ -113,7 +113,7 @@ def known(sources: dict[str, str]) -> Known:
     return value
 
 
-def test_the_fakes_signatures_are_the_real_ones(sources: dict[str, str], known: Known) -> None:
+def test_the_fakes_signatures_are_the_real_ones(sources: dict[str, str], spec: Known) -> None:
     profiler = tree(sources, "profiler.py")
     pairs: list[tuple[ast.FunctionDef, Callable[..., Any]]] = [
         (function(profiler, "profile", "__init__"), fake.profile.__init__),
@@ -128,19 +128,19 @@ def test_the_fakes_signatures_are_the_real_ones(sources: dict[str, str], known: 
         (function(tree(sources, "scheduler.py"), "Schedule", "__init__"), fake.Schedule.__init__),
     ]  # fmt: skip
     for real, ours in pairs:
-        assert parameters(real, known) == of_fake(ours), real.name
+        assert parameters(real, spec) == of_fake(ours), real.name
     analyse = [name for name, _, _ in parameters(function(profiler, "analyse"), lambda _: None)]
     assert analyse == [name for name, _, _ in of_fake(fake.analyse)]
 
 
-def test_the_fakes_words_are_the_real_ones(sources: dict[str, str], known: Known) -> None:
+def test_the_fakes_words_are_the_real_ones(sources: dict[str, str], spec: Known) -> None:
     module = tree(sources, "experimental_config.py")
     for kind in (fake.ProfilerLevel, fake.AiCMetrics, fake.ExportType):
-        real = {n: known(v) for n, v in constants(module, kind.__name__).items()}
+        real = {n: spec(v) for n, v in constants(module, kind.__name__).items()}
         ours = {name: value for name, value in vars(kind).items() if name[0].isupper()}
         assert ours.items() <= real.items(), kind.__name__
     actions = constants(tree(sources, "scheduler.py"), "ProfilerAction")
-    assert {name: known(v) for name, v in actions.items()} == {
+    assert {name: spec(v) for name, v in actions.items()} == {
         one.name: one.value for one in fake.ProfilerAction
     }
 
@@ -172,7 +172,7 @@ def test_what_a_session_reaches_into_is_there(sources: dict[str, str]) -> None:
     assert "self.max_meta_size = 50 * 1024" in profiler and torch_profiler.TOTAL_CHARS < 50 * 1024
 
 
-def test_the_dynamic_configuration_is_the_real_one(sources: dict[str, str], known: Known) -> None:
+def test_the_dynamic_configuration_is_the_real_one(sources: dict[str, str], spec: Known) -> None:
     shared = tree(sources, "_dynamic_profiler/_dynamic_profiler_monitor_shm.py")
     real = ast.literal_eval(constants(shared, "DynamicProfilerShareMemory")["JSON_DATA"])
     ours = json.loads(json.dumps(dynamic.config()))
@@ -193,7 +193,7 @@ def test_the_dynamic_configuration_is_the_real_one(sources: dict[str, str], know
     plain = {name for name in asked if name.islower()} - {dynamic.EXPERIMENTAL, "is_valid"}
     assert plain == set(dynamic.FIELDS) | set(dynamic.EXPERIMENTAL_FIELDS)
     host = constants(tree(sources, "experimental_config.py"), "HostSystem")
-    assert {known(value) for value in host.values()} == set(dynamic.HOST)
+    assert {spec(value) for value in host.values()} == set(dynamic.HOST)
     # ms Monitor's options are these keys, as the daemon hands them on.
     words = dynamic.dyno_command(
         dynamic.config(

@@ -33,8 +33,8 @@ from tests.collector.watch.watched_folders import (
     generations,
     kernel_text,
     kernels,
-    published,
-    running,
+    ranks_in,
+    run_watch,
     write_capture,
 )
 from tests.private_mounts import in_private_mounts
@@ -43,7 +43,7 @@ Watcher = subprocess.Popen[bytes]
 
 
 @contextmanager
-def watching(root: Path, target: Path, log: Path) -> Iterator[Watcher]:
+def watch_folder(root: Path, target: Path, log: Path) -> Iterator[Watcher]:
     asked = [sys.executable, "-m", "npuscope", "watch", str(root), "--store", str(target)]
     asked += ["--poll", "0.1", "--quiet-after", "0.3", "--jobs", "2"]
     with log.open("ab") as err, subprocess.Popen(asked, stderr=err) as one:
@@ -66,7 +66,7 @@ def _ranks_told(target: Path) -> int:
 
 
 def _has_more(target: Path, before: int) -> bool:
-    return len(published(target)) > before
+    return len(ranks_in(target)) > before
 
 
 @pytest.mark.slow
@@ -77,19 +77,19 @@ def test_killed_again_and_again_it_loses_and_doubles_nothing(tmp_path: Path) -> 
         write_capture(root / f"h_{number}_{rank}_ascend_pt", rank, number)
     counts: list[int] = []
     for delay_s in (0.0, 0.4):
-        with watching(root, target, log) as one:
-            before = len(published(target))
+        with watch_folder(root, target, log) as one:
+            before = len(ranks_in(target))
             wait_for(partial(_has_more, target, before), log, every_s=0.01)
             time.sleep(delay_s)
             one.send_signal(signal.SIGKILL)
             one.wait()
-        there = published(target)
+        there = ranks_in(target)
         assert len(there) >= max(counts, default=0)
         counts.append(len(there))
         assert set(kernels(target).values()) == {N_KERNELS}
     assert counts[0] < len(everything)
-    with watching(root, target, log) as one:
-        wait_for(lambda: len(published(target)) == len(everything), log)
+    with watch_folder(root, target, log) as one:
+        wait_for(lambda: len(ranks_in(target)) == len(everything), log)
         one.send_signal(signal.SIGTERM)
         assert one.wait(60) == 0
     # Others write there, too: what Python tells of killed processes' semaphores.
@@ -106,11 +106,11 @@ def test_killed_again_and_again_it_loses_and_doubles_nothing(tmp_path: Path) -> 
 def test_of_two_watchers_one_works_and_the_other_takes_over(tmp_path: Path) -> None:
     root, target, log = tmp_path / "job", tmp_path / "store", tmp_path / "log"
     root.mkdir()
-    with watching(root, target, log) as one, watching(root, target, log) as other:
+    with watch_folder(root, target, log) as one, watch_folder(root, target, log) as other:
         for number in range(4):
             write_capture(root / f"h_{number}_ascend_pt", 0, number)
             time.sleep(0.2)
-        wait_for(lambda: len(published(target)) == 4, log)
+        wait_for(lambda: len(ranks_in(target)) == 4, log)
         wait_for(lambda: "standby" in log.read_text(), log)
         assert generations(target) == 4
         wait_for(lambda: _ranks_told(target) == 4, log)
@@ -120,7 +120,7 @@ def test_of_two_watchers_one_works_and_the_other_takes_over(tmp_path: Path) -> N
         first.kill()
         for number in range(4, 6):
             write_capture(root / f"h_{number}_ascend_pt", 0, number)
-        wait_for(lambda: len(published(target)) == 6, log)
+        wait_for(lambda: len(ranks_in(target)) == 6, log)
         assert generations(target) == 6
 
 
@@ -212,7 +212,7 @@ def test_memory_stays_the_same_however_many_captures_come(tmp_path: Path) -> Non
     root, few, many = tmp_path / "job", 10, 40
     asked = Options((root,), tmp_path / "store", poll_s=0.1, jobs=1)
     resident: list[int] = []
-    with running(asked) as one:
+    with run_watch(asked) as one:
         for n_captures in (few, many):
             for number in range(n_captures):
                 write_capture(root / f"h_{number}_ascend_pt", 0, number)
@@ -236,7 +236,7 @@ def test_a_profile_that_kills_its_reader_is_set_aside_until_it_changes(tmp_path:
     bad = [write_capture(root / f"h_{rank}_ascend_pt", rank) for rank in range(4)][1]
     asked = Options((root,), tmp_path / "store", poll_s=0.05, jobs=2)
     handed = Hooks(kills_at_rank_one, tell=told.append)
-    with running(asked, handed) as one:
+    with run_watch(asked, handed) as one:
         one.wait_for(lambda: one.has_told("cannot use"))
         state = read_watch_state(asked.store)
         n_polls = state.polls_total if state else 0
@@ -244,7 +244,7 @@ def test_a_profile_that_kills_its_reader_is_set_aside_until_it_changes(tmp_path:
             lambda: (read_watch_state(asked.store) or WatchState()).polls_total > n_polls + 5
         )
     [state] = one.states
-    assert [rank for _, rank in published(asked.store)] == [0, 2, 3]
+    assert [rank for _, rank in ranks_in(asked.store)] == [0, 2, 3]
     [refused] = state.quarantined
     assert refused.path == str(bad) and "its reading process died" in refused.reason
     assert state.errors_total == 1 and sum("cannot use" in message for message in one.told) == 1
@@ -257,7 +257,7 @@ def test_a_profile_that_kills_its_reader_is_set_aside_until_it_changes(tmp_path:
 
     (bad / OUTPUT / "kernel_details.csv").write_text(kernel_text(0, 3))
     state = watch(replace(asked, once=True))
-    assert len(published(asked.store)) == 4 and state.quarantined == ()
+    assert len(ranks_in(asked.store)) == 4 and state.quarantined == ()
 
 
 def kills_when_told(folder: Path, con: duckdb.DuckDBPyConnection) -> Iterable[Summary]:
@@ -276,14 +276,14 @@ def test_a_reader_that_dies_while_all_is_stopped_sets_nothing_aside(tmp_path: Pa
     root = tmp_path / "job"
     write_capture(root / "h_0_ascend_pt", 0)
     asked = Options((root,), tmp_path / "store", poll_s=0.05, jobs=1)
-    with running(asked, Hooks(partial(kills_when_told, tmp_path))) as one:
+    with run_watch(asked, Hooks(partial(kills_when_told, tmp_path))) as one:
         one.wait_for((tmp_path / "alone").exists)
         one.stop.set()
         (tmp_path / "told").touch()
     [state] = one.states
     assert state.quarantined == () and state.errors_total == 0
     watch(replace(asked, once=True))
-    assert len(published(asked.store)) == 1
+    assert len(ranks_in(asked.store)) == 1
 
 
 # A watcher whose readers do not come to an end.
@@ -337,10 +337,10 @@ def test_it_leaves_within_seconds_and_told_twice_at_once(
             one.kill()
     readers = [Path("/proc", name.name) for name in held.iterdir()]
     wait_for(lambda: not any(reader.exists() for reader in readers), log)
-    assert "Traceback" not in log.read_text() and not published(target)
+    assert "Traceback" not in log.read_text() and not ranks_in(target)
     again = [sys.executable, "-m", "npuscope", "watch", *asked, "--once"]
     subprocess.run(again, check=True, capture_output=True, timeout=120)
-    assert [rank for _, rank in published(target)] == [0, 1]
+    assert [rank for _, rank in ranks_in(target)] == [0, 1]
     assert set(kernels(target).values()) == {N_KERNELS}
 
 
@@ -392,16 +392,16 @@ def test_a_profile_that_takes_for_ever_is_set_aside_and_stops_no_other(
     monkeypatch.setattr("npuscope.collector.engines.processes._MORE_S", 1.0)
     monkeypatch.setattr("npuscope.collector.watch.rounds._PATIENCE_S", 0.2)
     asked = Options((root,), tmp_path / "store", poll_s=0.05, jobs=1)
-    with running(asked, Hooks(holds_rank_one)) as one:
-        one.wait_for(lambda: len(published(asked.store)) >= 1)
+    with run_watch(asked, Hooks(holds_rank_one)) as one:
+        one.wait_for(lambda: len(ranks_in(asked.store)) >= 1)
         later = write_capture(root / "h_3_ascend_pt", 3)  # while rank 1 is held
-        one.wait_for(lambda: len(published(asked.store)) == 3)
+        one.wait_for(lambda: len(ranks_in(asked.store)) == 3)
         one.wait_for(lambda: one.has_told("cannot use"))
     [state] = one.states
     [refused] = state.quarantined
     assert refused.path == str(bad) != str(later)
     assert refused.reason.startswith("not read in 6 s, which is long for its size")
-    assert [rank for _, rank in published(asked.store)] == [0, 2, 3]
+    assert [rank for _, rank in ranks_in(asked.store)] == [0, 2, 3]
 
 
 def test_an_ingest_sets_aside_what_takes_for_ever(
@@ -414,7 +414,7 @@ def test_an_ingest_sets_aside_what_takes_for_ever(
     result = ingest(tmp_path / "job", tmp_path / "store", summarise=summarise, jobs=1)
     [failed] = result.failures
     assert failed.rank == 1 and str(failed.error).startswith("not read in 0 s, which is long")
-    assert [rank for _, rank in published(tmp_path / "store")] == [0]
+    assert [rank for _, rank in ranks_in(tmp_path / "store")] == [0]
     assert not list((tmp_path / "store").rglob(".tmp-*"))
 
 

@@ -20,8 +20,8 @@ from npuscope.collector.watch.options import Options
 from npuscope.collector.watch.watch import watch
 from tests.collector.watch.watched_folders import (
     generations,
-    published,
-    running,
+    ranks_in,
+    run_watch,
     write_capture,
     write_ready,
 )
@@ -105,7 +105,7 @@ def test_a_job_that_starts_again_in_a_new_log_forgets_what_it_does_again(tmp_pat
     assert steps(tail) == list(range(1, 14))
 
 
-def logged(path: Path) -> list[tuple[str, int]]:
+def log_lines(path: Path) -> list[tuple[str, int]]:
     rows = store.query(path, "select capture, count(*) from train_log group by all order by all")
     return list(rows.iter_rows())
 
@@ -116,28 +116,28 @@ def test_new_lines_appear_in_the_newest_capture(tmp_path: Path) -> None:
     for rank in (0, 1):
         write_capture(root / f"h_{rank}_ascend_pt", rank)
     asked = Options((root,), tmp_path / "store", 0.5, 0.05, jobs=1, train_log=log)
-    with running(asked) as one:
+    with run_watch(asked) as one:
         one.wait_for(lambda: one.has_told("cannot read the log"))
-        one.wait_for(lambda: len(published(asked.store)) == 2)
+        one.wait_for(lambda: len(ranks_in(asked.store)) == 2)
         log.write_text(lines(1, 5))
-        one.wait_for(lambda: [n for _, n in logged(asked.store)] == [5])
+        one.wait_for(lambda: [n for _, n in log_lines(asked.store)] == [5])
         before = store.version(asked.store)
         compact(asked.store)
         add(log, line(6))
-        one.wait_for(lambda: [n for _, n in logged(asked.store)] == [6])
+        one.wait_for(lambda: [n for _, n in log_lines(asked.store)] == [6])
         assert store.version(asked.store) != before
         compact(asked.store)
-        assert [n for _, n in logged(asked.store)] == [6]
+        assert [n for _, n in log_lines(asked.store)] == [6]
         write_capture(root / "h_0b_ascend_pt", 0, 1)
-        one.wait_for(lambda: [n for _, n in logged(asked.store)] == [6, 6])
+        one.wait_for(lambda: [n for _, n in log_lines(asked.store)] == [6, 6])
         add(log, line(7))
-        one.wait_for(lambda: [n for _, n in logged(asked.store)] == [6, 7])
+        one.wait_for(lambda: [n for _, n in log_lines(asked.store)] == [6, 7])
         log.rename(tmp_path / "train.log.1")
         log.write_text(line(8))
-        one.wait_for(lambda: [n for _, n in logged(asked.store)] == [6, 8])
-    with running(asked) as again:  # which sees the second part only
+        one.wait_for(lambda: [n for _, n in log_lines(asked.store)] == [6, 8])
+    with run_watch(asked) as again:  # which sees the second part only
         add(log, line(9))
-        again.wait_for(lambda: [n for _, n in logged(asked.store)] == [6, 9])
+        again.wait_for(lambda: [n for _, n in log_lines(asked.store)] == [6, 9])
     assert generations(asked.store) == 3  # nothing was read again for it
     result = ingest(root, asked.store, run="job", summarise=summarise)
     assert len(result.unchanged) == 3
@@ -177,7 +177,7 @@ def test_expert_loads_grow_and_rotate(tmp_path: Path) -> None:
 
     watch(replace(asked, once=True))
     assert counted() == [(1, 8)]
-    with running(asked) as one:
+    with run_watch(asked) as one:
         add(hook / "rank0.jsonl", tokens(2))
         one.wait_for(lambda: counted() == [(1, 8), (2, 8)])
         (hook / "rank0.jsonl").rename(hook / "rank0.1.jsonl")

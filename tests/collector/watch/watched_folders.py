@@ -60,7 +60,7 @@ def write_ready(folder: Path, rank: int, run: str | None = None) -> None:
     (folder / "READY.json").write_text(json.dumps(ready))
 
 
-def published(path: Path) -> list[tuple[str, int]]:
+def ranks_in(path: Path) -> list[tuple[str, int]]:
     """(capture, rank) of everything in a store."""
     return [(m.capture, m.rank) for m in manifests(path)] if is_store(path) else []
 
@@ -99,7 +99,7 @@ class Running:
 
 
 @contextmanager
-def running(options: Options, handed: Hooks | None = None) -> Iterator[Running]:
+def run_watch(options: Options, handed: Hooks | None = None) -> Iterator[Running]:
     """A watcher until the end of the block."""
     one = Running()
     given = handed or Hooks()

@@ -15,7 +15,7 @@ from npuscope.collector.ingest.ingest import ingest
 from npuscope.sample_traces.job import Job
 from tests.dashboard.app.published_jobs import publish_job
 from tests.dashboard.app.served_pages import chromium, visit
-from tests.dashboard.app.started_server import served
+from tests.dashboard.app.started_server import serve
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 IMAGES = REPOSITORY / "docs" / "images"
@@ -27,7 +27,7 @@ JOB = Job(
 )  # fmt: skip
 
 
-def taken(images: Path) -> None:
+def take(images: Path) -> None:
     """Write one picture of each of PICTURES into a folder."""
     images.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
@@ -38,7 +38,7 @@ def taken(images: Path) -> None:
         publish_job(folder / "job", JOB, "20251127T123437.000Z", published_s=now_s)
         runs = {"sample": sample.name, "job": JOB.name}
         places = [folder / "sample", folder / "job"]
-        with served(places, folder) as address, chromium() as browser:
+        with serve(places, folder) as address, chromium() as browser:
             for page, store in PICTURES:
                 with visit(browser, address, width=WIDTH, height=HEIGHT) as seen:
                     seen.open(page, store=store, run=runs[store], lang="en")
@@ -47,5 +47,5 @@ def taken(images: Path) -> None:
 
 
 if __name__ == "__main__":
-    taken(IMAGES)
+    take(IMAGES)
     sys.stderr.write(f"written: {', '.join(page for page, _ in PICTURES)} to {IMAGES}\n")

@@ -30,14 +30,14 @@ class Server:
 
 
 @contextlib.contextmanager
-def served(places: Sequence[Path], folder: Path, *more: str) -> Iterator[str]:
+def serve(places: Sequence[Path], folder: Path, *more: str) -> Iterator[str]:
     """The address of a dashboard over stores and profiles; Ctrl-C ends it without a traceback."""
-    with started(places, folder, *more) as server:
+    with start(places, folder, *more) as server:
         yield server.address
 
 
 @contextlib.contextmanager
-def started(
+def start(
     places: Sequence[Path],
     folder: Path,
     *more: str,
@@ -72,7 +72,7 @@ def started(
             process.wait()
 
 
-def asked(port: int, path: str, host: str | None = None) -> tuple[int, bytes]:
+def ask(port: int, path: str, host: str | None = None) -> tuple[int, bytes]:
     """Status and body of an answer of this machine."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}")
     if host is not None:
@@ -91,6 +91,6 @@ def is_up(port: int) -> bool:
         if probe.connect_ex(("127.0.0.1", port)):
             return False
     try:
-        return asked(port, "/_stcore/health")[0] == 200
+        return ask(port, "/_stcore/health")[0] == 200
     except OSError:
         return False

@@ -39,12 +39,12 @@ JOB = small(steps=3, name="moe")
 A, B = "20251127T123437.000Z", "20251128T123437.000Z"
 
 
-def published(store: Path, capture: str, days: int, **changes: Any) -> None:
+def publish(store: Path, capture: str, days: int, **changes: Any) -> None:
     job = replace(JOB, start_ns=JOB.start_ns + days * DAY_NS, **changes)
     publish_job(store, job, capture, published_s=days, tables=(*TABLES, "memory", "launches"))
 
 
-def printed(store: Path, a: str, b: str) -> Any:
+def command_output(store: Path, a: str, b: str) -> Any:
     done = CliRunner().invoke(app, ["compare", f"{store}@{a}", f"{store}@{b}", "--json"])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
@@ -62,11 +62,11 @@ def by_part(rows: list[dict[str, Any]]) -> dict[str, list[int]]:
 def test_the_page_shows_what_the_command_prints(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    published(tmp_path / "one", A, 0)
+    publish(tmp_path / "one", A, 0)
     visited = visit(monkeypatch, tmp_path / "one", page="compare")
     assert "There is one capture here" in visited.info[0].value
 
-    published(tmp_path / "one", B, 1, slow_kernel="FlashAttentionScoreGrad", name="moe")
+    publish(tmp_path / "one", B, 1, slow_kernel="FlashAttentionScoreGrad", name="moe")
     sources.version_of.clear()  # its two seconds are over
     visited.run()
     assert not visited.exception and not visited.error  # what is looked at stays, now as B
@@ -76,7 +76,7 @@ def test_the_page_shows_what_the_command_prints(
     assert {name: visited.query_params[name] for name in visited.query_params} == {
         "run": "moe", "capture": B, "base_run": "moe", "base_capture": A, "lang": "en",
     }  # fmt: skip
-    told = printed(tmp_path / "one", f"moe/{A}", f"moe/{B}")
+    told = command_output(tmp_path / "one", f"moe/{A}", f"moe/{B}")
     (both,) = (one.proto for one in visited.get("page_link") if "imeline" in one.proto.label)
     assert both.page == "timeline" and "beneath=1" in both.query_string
     assert f"base_capture={quote(A)}" in both.query_string
@@ -120,8 +120,8 @@ def test_captures_of_two_stores_and_other_kernels_are_compared(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Of other types of kernels all are looked at, as by the command; a step is chosen above."""
-    published(tmp_path / "one", A, 0)
-    published(tmp_path / "two", B, 1, experts=0, name="dense", ep=1)
+    publish(tmp_path / "one", A, 0)
+    publish(tmp_path / "two", B, 1, experts=0, name="dense", ep=1)
     visited = visit(
         monkeypatch, tmp_path / "one", tmp_path / "two", page="compare", store="store1",
         run="dense", capture=B, step=JOB.first_step + 1, base_store="store0", base_run="moe",
@@ -142,8 +142,8 @@ def test_captures_of_two_stores_and_other_kernels_are_compared(
 def test_a_job_is_not_compared_with_an_unrelated_one_unasked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    published(tmp_path, A, 0)
-    published(tmp_path, B, 1, name="dense", experts=0, ep=1)
+    publish(tmp_path, A, 0)
+    publish(tmp_path, B, 1, name="dense", experts=0, ep=1)
     visited = visit(monkeypatch, tmp_path, page="compare", run="dense")
     assert "choose a baseline" in visited.info[0].value and not visited.button
     picked = next(one for one in visited.selectbox if one.key == "base")
@@ -153,7 +153,7 @@ def test_a_job_is_not_compared_with_an_unrelated_one_unasked(
     assert visited.query_params["base_run"] in ("moe", ["moe"]) and figures(visited)
 
 
-def compared(rows: list[tuple[str, int, int]]) -> pl.DataFrame:
+def change_rows(rows: list[tuple[str, int, int]]) -> pl.DataFrame:
     return pl.DataFrame(
         [{"part": part, "a_ns": a, "b_ns": b, "delta_ns": b - a} for part, a, b in rows]
     )
@@ -162,7 +162,7 @@ def compared(rows: list[tuple[str, int, int]]) -> pl.DataFrame:
 def test_bars_of_a_small_change_fill_the_figure_and_those_of_a_large_one_begin_at_zero() -> None:
     rows = [("computing", 600_000_000, 601_000_001), ("computing", 100_000_000, 100_000_000),
             ("transfer", 50_000_000, 48_500_000), ("latest_rank", 7, 9)]  # fmt: skip
-    small_one = change_figure(compared(rows), str)
+    small_one = change_figure(change_rows(rows), str)
     (bars,) = small_one.data
     assert [*bars.x] == [750.000007, 1.000001, -1.5, 0.000002, 749.50001]
     assert sum(bars.x[:-1]) == pytest.approx(bars.x[-1])
@@ -173,10 +173,10 @@ def test_bars_of_a_small_change_fill_the_figure_and_those_of_a_large_one_begin_a
     assert bars.totals.marker.color == "rgba(0,0,0,0)"
     lines = [(line.x0, line.x1, line.y0, line.y1) for line in small_one.layout.shapes]
     assert lines == [(750.000007, 750.000007, -0.38, 0.38), (749.50001, 749.50001, 3.62, 4.38)]
-    large = change_figure(compared([("computing", 10_000_000, 40_000_000)]), str)
+    large = change_figure(change_rows([("computing", 10_000_000, 40_000_000)]), str)
     assert large.layout.xaxis.range[0] == 0
     assert not large.layout.shapes and large.data[0].totals.marker.color != "rgba(0,0,0,0)"
-    none = change_figure(compared([("computing", 10_000_300, 10_000_000)]), str)
+    none = change_figure(change_rows([("computing", 10_000_300, 10_000_000)]), str)
     assert none.data[0].text[1] == "0.000"  # no sign of what rounds to nothing
     # Nor an axis that counts what no number shows: with 1 us from tick to tick, not 50 ns.
     low, high = none.layout.xaxis.range

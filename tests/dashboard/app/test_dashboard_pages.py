@@ -44,7 +44,7 @@ LOG = pl.DataFrame(
 )
 
 
-def picked(visited: AppTest, label: str) -> object:
+def pick(visited: AppTest, label: str) -> object:
     return next(one.value for one in visited.selectbox if one.label == label)
 
 
@@ -108,11 +108,11 @@ def english_words(visited: AppTest) -> set[str]:
     return {one for one in told if _ENGLISH.fullmatch(one) and one not in _FIELD}
 
 
-def drawn(node: Any) -> Iterator[Any]:
+def draw(node: Any) -> Iterator[Any]:
     """Elements of a page in order, with those inside of others."""
     for one in getattr(node, "children", {}).values():
         yield one
-        yield from drawn(one)
+        yield from draw(one)
 
 
 def test_every_figure_and_tile_names_its_metrics(
@@ -125,7 +125,7 @@ def test_every_figure_and_tile_names_its_metrics(
     for name in PAGES:
         visited.switch_page(f"{name}.py").run()
         assert is_clean(visited)
-        elements = list(drawn(visited.main))
+        elements = list(draw(visited.main))
         for one, following in zip(elements, [*elements[1:], None], strict=True):
             if one.type == "plotly_chart":
                 assert following is not None and following.type == "caption", one.proto.id
@@ -183,13 +183,13 @@ def test_choices_go_into_the_url_and_survive_a_change_of_page(
     monkeypatch: pytest.MonkeyPatch, sample_store: Path
 ) -> None:
     visited = visit(monkeypatch, sample_store, rank="3")
-    assert picked(visited, "rank") == 3
+    assert pick(visited, "rank") == 3
     next(one for one in visited.selectbox if one.label == "step").select(13).run()
     assert is_clean(visited)
     assert (visited.query_params["rank"], visited.query_params["step"]) == ("3", "13")
     visited.query_params.clear()  # as the menu does
     visited.switch_page("quality.py").run()
-    assert (picked(visited, "rank"), picked(visited, "step")) == (3, 13)
+    assert (pick(visited, "rank"), pick(visited, "step")) == (3, 13)
 
 
 def test_a_new_capture_appears_without_a_restart(
@@ -204,20 +204,20 @@ def test_a_new_capture_appears_without_a_restart(
     sources.version_of.clear()  # its two seconds are over
     visited.run()
     assert is_clean(visited)
-    assert picked(visited, "run") == ("store0", "later")
+    assert pick(visited, "run") == ("store0", "later")
 
     # A file of it is cut while it is looked at; another run is whole.
     assert ingest(profile, store, run="another", summarise=summarise, jobs=1).is_complete
     sources.version_of.clear()
     visited.query_params["run"] = "later"
     visited.run()
-    assert is_clean(visited) and picked(visited, "run") == ("store0", "later")
+    assert is_clean(visited) and pick(visited, "run") == ("store0", "later")
     for file in (store / "run=later").rglob("*.parquet"):
         os.truncate(file, 100)
     for name in ("memory", "host", "quality"):
         visited.switch_page(f"{name}.py").run()
         assert not visited.exception and not visited.error, name
-        assert picked(visited, "run") == ("store0", "another")
+        assert pick(visited, "run") == ("store0", "another")
         told = visited.warning[-1].value.replace("\\", "")
         assert "left out: run later, capture" in told and "--force" in told
         assert str(store) not in told and "store0/run=later" in told

@@ -21,7 +21,7 @@ from npuscope.cli import app
 from npuscope.dashboard.app import launch
 from npuscope.dashboard.app.served_stores import _titles
 from npuscope.errors import UsageError
-from tests.dashboard.app.started_server import asked, is_up, started
+from tests.dashboard.app.started_server import ask, is_up, start
 
 SAMPLE = Path(__file__).resolve().parents[3] / "sample_traces" / "moe_8_ranks"
 
@@ -161,7 +161,7 @@ def test_it_ends_though_nobody_reads_what_it_says(tmp_path: Path, sample_store: 
 
 @pytest.mark.slow
 def test_told_to_end_it_ends_though_it_computes(tmp_path: Path, sample_store: Path) -> None:
-    with started([sample_store], tmp_path) as running:
+    with start([sample_store], tmp_path) as running:
         begun_s = time.monotonic()
     assert time.monotonic() - begun_s < 30, running.log.read_text()
 
@@ -173,7 +173,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path
     folder = tmp_path_factory.mktemp("server")
     # Settings of a user's own do not undo ours.
     settings = {"STREAMLIT_SERVER_ADDRESS": "0.0.0.0"}
-    with started([SAMPLE], folder, "--store", str(folder / "store"), settings=settings) as running:
+    with start([SAMPLE], folder, "--store", str(folder / "store"), settings=settings) as running:
         yield running.port, running.log
 
 
@@ -234,9 +234,9 @@ def test_names_of_others_get_neither_pages_nor_raw_events(server: tuple[int, Pat
     port, _ = server
     for path in ("/", "/_stcore/health", "/perfetto/ui/index.html", "/perfetto/trace/x"):
         for host in ("evil.example", f"evil.example:{port}", "[::1", "@localhost@evil"):
-            assert asked(port, path, host) == (403, b""), (path, host)
-    assert b"<title>Perfetto" in asked(port, "/perfetto/ui/", f"localhost:{port}")[1]
-    assert asked(port, "/perfetto/trace/guess/title") == (404, b"")
+            assert ask(port, path, host) == (403, b""), (path, host)
+    assert b"<title>Perfetto" in ask(port, "/perfetto/ui/", f"localhost:{port}")[1]
+    assert ask(port, "/perfetto/trace/guess/title") == (404, b"")
 
 
 @pytest.mark.slow
@@ -244,7 +244,7 @@ def test_names_of_others_get_neither_pages_nor_raw_events(server: tuple[int, Pat
 def test_it_ends_well_when_told_to(
     tmp_path: Path, sample_store: Path, number: signal.Signals
 ) -> None:
-    with started([sample_store], tmp_path, ends_by=number) as running:
+    with start([sample_store], tmp_path, ends_by=number) as running:
         pass
     assert running.process.returncode == 0
 
@@ -252,11 +252,11 @@ def test_it_ends_well_when_told_to(
 @pytest.mark.slow
 def test_pages_are_whole_and_nobody_is_told_of_visits(server: tuple[int, Path]) -> None:
     port, _ = server
-    status, page = asked(port, "/")
+    status, page = ask(port, "/")
     assert status == 200 and b"<title>" in page
-    assert b"root:" not in asked(port, "/../../../../etc/passwd")[1]
+    assert b"root:" not in ask(port, "/../../../../etc/passwd")[1]
     # Streamlit's own metrics name our functions.
-    assert [asked(port, f"/_stcore/metrics{end}") for end in ("", "/")] == [(404, b"")] * 2
-    settings = json.loads(asked(port, "/_stcore/host-config")[1])
+    assert [ask(port, f"/_stcore/metrics{end}") for end in ("", "/")] == [(404, b"")] * 2
+    settings = json.loads(ask(port, "/_stcore/host-config")[1])
     assert settings["allowedOrigins"] == [f"http://127.0.0.1:{port}"]
     assert (settings["metricsUrl"], settings["enableCustomParentMessages"]) == ("", False)

@@ -64,7 +64,7 @@ def drawn_by_pages(
     return found
 
 
-def differing(pages: dict[str, Any], store: Path, capture: str | None = None) -> list[str]:
+def differences(pages: dict[str, Any], store: Path, capture: str | None = None) -> list[str]:
     """Names of figures that Python draws otherwise than the pages, or one of both not at all."""
     drawn: dict[str, Any] = {}
     with npuscope.open(store, capture=capture) as job:
@@ -79,7 +79,7 @@ def test_they_are_those_of_the_pages(monkeypatch: pytest.MonkeyPatch, sample_sto
     own = ("timeline", "whatif", "strategy", "compare", "trends", "health")
     pages = drawn_by_pages(monkeypatch, sample_store, [one for one in PAGES if one not in own])
     assert len(pages) == 31
-    assert differing(pages, sample_store) == []
+    assert differences(pages, sample_store) == []
 
 
 @pytest.mark.slow
@@ -94,4 +94,4 @@ def test_so_are_those_of_counted_experts_and_of_a_run_over_time(
     pages = drawn_by_pages(monkeypatch, tmp_path / "store", ["experts", "trends", "health"])
     assert {"load", "devices", "device_tokens", "times", "plan", "plan_gain", "trends",
             "trends_log", "health"} <= {*pages}  # fmt: skip
-    assert differing(pages, tmp_path / "store", name) == []
+    assert differences(pages, tmp_path / "store", name) == []

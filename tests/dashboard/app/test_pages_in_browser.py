@@ -26,14 +26,14 @@ from npuscope.sample_traces.job import Job
 from tests.conftest import REAL_DATA
 from tests.dashboard.app.published_jobs import publish_job
 from tests.dashboard.app.served_pages import Visit, chromium, visit
-from tests.dashboard.app.started_server import served
+from tests.dashboard.app.started_server import serve
 from tests.dashboard.report.printed_figures import (
     chosen_store,
+    command_output,
     mean_by,
     of_run,
-    printed,
     ranks_of,
-    scaled,
+    scale,
     steps_of,
 )  # fmt: skip
 
@@ -77,7 +77,7 @@ def address(stores: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     asked = ["search", "qwen3-30b-a3b", "--cluster", "2x8", "--only", "gbs=64,seq=4096"]
     done = CliRunner().invoke(app, [*asked, "-o", str(found)])
     assert done.exit_code == 0, done.output
-    with served(list(stores.values()), folder, "--strategies", str(found)) as started:
+    with serve(list(stores.values()), folder, "--strategies", str(found)) as started:
         yield started
 
 
@@ -152,7 +152,7 @@ def english_left(seen: Visit) -> list[str]:
 
 
 @pytest.fixture(params=["sample", "real", "many"])
-def shown(
+def page_visit(
     request: pytest.FixtureRequest,
     stores: dict[str, Path],
     address: str,
@@ -167,8 +167,8 @@ def shown(
 Shown = tuple[Visit, Path, dict[str, str]]
 
 
-def test_the_overview_shows_the_steps_command(shown: Shown) -> None:
-    seen, store, chosen = shown
+def test_the_overview_shows_the_steps_command(page_visit: Shown) -> None:
+    seen, store, chosen = page_visit
     seen.open("overview", **chosen)
     label = seen.tab.locator(".st-key-fresh")  # a figure scrolls below it
     assert label.evaluate("one => getComputedStyle(one).backgroundColor") != "rgba(0, 0, 0, 0)"
@@ -176,7 +176,7 @@ def test_the_overview_shows_the_steps_command(shown: Shown) -> None:
         link = card.locator('[data-testid="stPageLink"]').first.bounding_box()
         badge = card.locator(".stMarkdownBadge").first.bounding_box()
         assert link and badge and badge["y"] < link["y"] + link["height"], "one row"
-    rows = printed(store, "steps")
+    rows = command_output(store, "steps")
     overlapped = sum(row["overlapped_ns"] for row in rows)
     gauges = seen.gauges()
     assert gauges[-1] == pytest.approx(100 * overlapped / sum(r["communication_ns"] for r in rows))
@@ -187,14 +187,14 @@ def test_the_overview_shows_the_steps_command(shown: Shown) -> None:
     ):
         means = mean_by(rows, "step" if is_one else "rank", column)
         assert [int(value) for value in trace["x"]] == sorted(means)
-        assert scaled(trace["y"], figure["units"][1]) == pytest.approx(
+        assert scale(trace["y"], figure["units"][1]) == pytest.approx(
             [means[key] for key in sorted(means)]
         )
 
 
-def test_the_gauge_and_the_waterfall_show_the_mfu_command(shown: Shown) -> None:
-    seen, store, chosen = shown
-    job = printed(store, "mfu", "--by", "job")
+def test_the_gauge_and_the_waterfall_show_the_mfu_command(page_visit: Shown) -> None:
+    seen, store, chosen = page_visit
+    job = command_output(store, "mfu", "--by", "job")
     known = [row for row in job if row["kernel_mfu_causal_ratio"] is not None]
     seen.open("overview", **chosen)
     figures = {one["title"]: one for one in seen.figures()}
@@ -210,11 +210,11 @@ def test_the_gauge_and_the_waterfall_show_the_mfu_command(shown: Shown) -> None:
     assert lost[0] == 100 and sum(lost[:-1]) == pytest.approx(lost[-1], abs=0.06)
 
 
-def test_communication_shows_the_comm_command(shown: Shown) -> None:
-    seen, store, chosen = shown
+def test_communication_shows_the_comm_command(page_visit: Shown) -> None:
+    seen, store, chosen = page_visit
     seen.open("communication", **chosen)
     rows = steps_of(
-        [r for r in printed(store, "comm", "--by", "kind") if r["union_ns"] is not None]
+        [r for r in command_output(store, "comm", "--by", "kind") if r["union_ns"] is not None]
     )
     over = len({(row["rank"], row["step"]) for row in rows})
     exposed, masked, _ = seen.figure("Communication of a mean step")["traces"]
@@ -222,28 +222,28 @@ def test_communication_shows_the_comm_command(shown: Shown) -> None:
         sums: dict[str, int] = defaultdict(int)
         for row in rows:
             sums[row["kind"]] += row[column]
-        drawn = dict(zip(trace["y"], scaled(trace["x"], "ms"), strict=True))
+        drawn = dict(zip(trace["y"], scale(trace["x"], "ms"), strict=True))
         assert drawn == pytest.approx({kind: value / over for kind, value in sums.items()})
 
 
-def test_operators_show_the_kernels_command(shown: Shown) -> None:
-    seen, store, chosen = shown
+def test_operators_show_the_kernels_command(page_visit: Shown) -> None:
+    seen, store, chosen = page_visit
     seen.open("operators", **chosen)
-    rows = steps_of(printed(store, "kernels", "--by", "type"))
+    rows = steps_of(command_output(store, "kernels", "--by", "type"))
     over = len({(row["rank"], row["step"]) for row in rows})
     sums: dict[str, int] = defaultdict(int)
     for row in rows:
         sums[row["type"]] += row["total_ns"]
     (bars,) = seen.figure("Longest kernels")["traces"]
     expected = sorted((value / over for value in sums.values()), reverse=True)
-    assert scaled(bars["x"], "ms") == pytest.approx(expected[: len(bars["x"])])
+    assert scale(bars["x"], "ms") == pytest.approx(expected[: len(bars["x"])])
     assert len(bars["x"]) == min(len(sums), MOST_ROWS)
 
 
-def test_ranks_show_the_steps_command(shown: Shown) -> None:
-    seen, store, chosen = shown
+def test_ranks_show_the_steps_command(page_visit: Shown) -> None:
+    seen, store, chosen = page_visit
     seen.open("ranks", **chosen)
-    rows = [row for row in steps_of(printed(store, "steps")) if row["stage_ns"] is not None]
+    rows = [row for row in steps_of(command_output(store, "steps")) if row["stage_ns"] is not None]
     grid = seen.figure("step without bubble")["traces"][0]
     ranks = [int(rank) for rank in grid["y"]]
     by_step: dict[int | None, dict[int, int]] = defaultdict(dict)
@@ -259,13 +259,13 @@ def test_ranks_show_the_steps_command(shown: Shown) -> None:
             stage: median(ns for rank, ns in of_step.items() if stages[rank] == stage)
             for stage in set(stages.values())
         }
-        assert scaled([line[at] for line in grid["z"]], "ms") == pytest.approx(
+        assert scale([line[at] for line in grid["z"]], "ms") == pytest.approx(
             [of_step[rank] - middles[stages[rank]] for rank in ranks], abs=1e-3
         )
 
 
-def test_experts_show_the_experts_command(shown: Shown) -> None:
-    seen, store, chosen = shown
+def test_experts_show_the_experts_command(page_visit: Shown) -> None:
+    seen, store, chosen = page_visit
     seen.open("experts", **chosen)
     done = CliRunner().invoke(app, ["experts", str(store), "--by", "device", "--json"])
     rows = json.loads(done.stdout)["rows"] if done.exit_code == 0 and done.stdout else []
@@ -283,8 +283,8 @@ def test_experts_show_the_experts_command(shown: Shown) -> None:
         assert line == pytest.approx([value / mean for value in of_layer])
 
 
-def test_memory_shows_the_memory_command(shown: Shown) -> None:
-    seen, store, chosen = shown
+def test_memory_shows_the_memory_command(page_visit: Shown) -> None:
+    seen, store, chosen = page_visit
     seen.open("memory", **chosen)
     drawn = [figure for figure in seen.figures() if figure["title"] == "Peak of each rank"]
     done = CliRunner().invoke(app, ["memory", str(store), "--json"])
@@ -311,7 +311,7 @@ def test_a_link_shows_the_same(stores: dict[str, Path], address: str, browser: B
         other.settle()
         assert other.parameters() == seen.parameters()
         assert other.figures() == seen.figures()
-        rows = printed(stores["sample"], "comm", "--by", "kind", "--rank", "3")
+        rows = command_output(stores["sample"], "comm", "--by", "kind", "--rank", "3")
         exposed = seen.figure("Communication of a mean step")["traces"][0]
         assert set(exposed["y"]) == {row["kind"] for row in rows}
 
@@ -371,7 +371,7 @@ def test_a_new_capture_appears_by_itself_and_a_click_opens_it(
     job = Job(name="live", layers=2, pp=1, dp=2, ep=2, experts=4, micro_batches=1, steps=2)
     now_s = datetime.now(timezone.utc).timestamp()
     publish_job(folder / "store", job, "20251127T123437.000Z", published_s=now_s)
-    with served([folder / "store"], folder) as address, visit(browser, address) as seen:
+    with serve([folder / "store"], folder) as address, visit(browser, address) as seen:
         seen.open("trends")
         publish_job(folder / "store", job, "20251127T133437.000Z", published_s=now_s + 3600)
         points = seen.tab.locator(".js-plotly-plot").first.locator(".scatterlayer .points path")

@@ -43,11 +43,11 @@ def sample(sample_store: Path) -> Sample:
     return Sample(sample_store, at, (borders["start_ns"][1], borders["end_ns"][1]))
 
 
-def pressed(visited: AppTest, label: str) -> AppTest:
+def press(visited: AppTest, label: str) -> AppTest:
     return next(one for one in visited.button if label in one.label).click().run()
 
 
-def told(visited: AppTest) -> dict[str, Any]:
+def component_args(visited: AppTest) -> dict[str, Any]:
     """What the component is told."""
     (one,) = visited.get("bidi_component")
     found: dict[str, Any] = json.loads(one.proto.json)
@@ -59,14 +59,16 @@ def test_all_of_it_unless_a_window_or_a_step_is_asked_for(
 ) -> None:
     whole = sample.at.window_ns
     assert whole is not None
-    data = told(visit(monkeypatch, sample.store, page="timeline"))
+    data = component_args(visit(monkeypatch, sample.store, page="timeline"))
     assert (data["window"], data["zero"]) == (None, str(whole[0]))
     assert data["extent"] == whole[1] - whole[0]
     assert (data["ranks"], data["open"]) == ([*range(8)], [0, 1])
     ends = (whole[0] + 9_000_000, whole[0] + 10_000_000)
-    data = told(visit(monkeypatch, sample.store, page="timeline", start_ns=ends[0], end_ns=ends[1]))
+    data = component_args(
+        visit(monkeypatch, sample.store, page="timeline", start_ns=ends[0], end_ns=ends[1])
+    )
     assert data["window"] == [9_000_000, 10_000_000]
-    data = told(visit(monkeypatch, sample.store, page="timeline", rank=3, step=13))
+    data = component_args(visit(monkeypatch, sample.store, page="timeline", rank=3, step=13))
     assert data["window"] == [one - whole[0] for one in sample.step_ns]
     assert data["open"] == [3]
 
@@ -85,7 +87,7 @@ def test_a_window_is_opened_in_the_viewer(monkeypatch: pytest.MonkeyPatch, sampl
         start_ns=start_ns,
         end_ns=start_ns + 10**6,
     )
-    pressed(visited, "prepare for Perfetto")
+    press(visited, "prepare for Perfetto")
     (link,) = [one.proto.url for one in visited.get("link_button")]
     asks = parse_qs(link.partition("#!/?")[2], strict_parsing=True)
     token, title = asks["url"][0].partition("/perfetto/trace/")[2].split("/")

@@ -37,7 +37,7 @@ def promtool(*words: str, given: bytes = b"") -> subprocess.CompletedProcess[byt
     return subprocess.run(["promtool", *words], input=given, capture_output=True, check=False)
 
 
-def waited(found: Callable[[], T | None], what: str, seconds: float = 120) -> T:
+def wait_for(found: Callable[[], T | None], what: str, seconds: float = 120) -> T:
     """What `found` returns when it returns something."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -58,7 +58,7 @@ class Started:
 
 
 @contextlib.contextmanager
-def started(command: Sequence[str], cwd: Path) -> Iterator[Started]:
+def start(command: Sequence[str], cwd: Path) -> Iterator[Started]:
     """A process of ours, ended by SIGTERM to it alone."""
     process = subprocess.Popen(
         command, cwd=cwd, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
@@ -86,16 +86,16 @@ def _collect(lines: Any, said: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def exporting(store: Path, *words: str) -> Iterator[Started]:
+def export(store: Path, *words: str) -> Iterator[Started]:
     """`npuscope exporter` on a free port, listening."""
     command = [sys.executable, "-m", "npuscope", "exporter", str(store), "--port", "0", *words]
-    with started(command, store.parent) as found:
+    with start(command, store.parent) as found:
 
         def listening() -> re.Match[str] | None:
             assert found.process.poll() is None, found.said
             return _LISTENING.search("".join(found.said))
 
-        found.port = int(waited(listening, "the exporter listens")[2])
+        found.port = int(wait_for(listening, "the exporter listens")[2])
         yield found
 
 
@@ -154,7 +154,7 @@ scrape_configs:
         f"--storage.tsdb.path={folder / 'tsdb'}",
         f"--web.listen-address=127.0.0.1:{port}",
     ]
-    with started(command, folder) as process:
+    with start(command, folder) as process:
 
         def ready() -> bool:
             assert process.process.poll() is None, process.said
@@ -167,7 +167,7 @@ scrape_configs:
                 return False
             return True
 
-        waited(ready, "Prometheus is ready")
+        wait_for(ready, "Prometheus is ready")
         yield Prometheus(port)
 
 

@@ -20,7 +20,7 @@ from npuscope.dashboard.exporter.exporter import Options, Protection, server
 
 
 @contextmanager
-def serving(store: Path, *names: str) -> Iterator[int]:
+def serve(store: Path, *names: str) -> Iterator[int]:
     """A server in a thread; its port."""
     told: list[str] = []
     options = Options(store)
@@ -50,7 +50,7 @@ def status(port: int, host: str | None) -> tuple[int, str]:
 
 def test_it_answers_to_its_own_names_only(tmp_path: Path) -> None:
     """A page from elsewhere gets a browser to ask by a name of its own."""
-    with serving(tmp_path / "store", "npuscope.example.org") as port:
+    with serve(tmp_path / "store", "npuscope.example.org") as port:
         known = ("localhost", "LOCALHOST.", f"127.0.0.1:{port}", f"[::1]:{port}", "10.1.2.3", None)
         for host in (*known, "npuscope.example.org:80"):
             assert status(port, host)[0] == 200, host
@@ -64,7 +64,7 @@ def test_clients_beyond_those_it_has_room_for_are_turned_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "_MOST_CLIENTS", 2)
-    with serving(tmp_path / "store") as port:
+    with serve(tmp_path / "store") as port:
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
         time.sleep(0.3)
         with socket.create_connection(("127.0.0.1", port), timeout=10) as third:
@@ -86,7 +86,7 @@ def test_without_descriptors_it_waits_and_goes_on(
 
     monkeypatch.setattr(socketserver.TCPServer, "get_request", counted)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with serving(tmp_path / "store") as port, ExitStack() as opened:
+    with serve(tmp_path / "store") as port, ExitStack() as opened:
         client = opened.enter_context(socket.socket())
         client.settimeout(20)
         highest = max(map(int, os.listdir("/proc/self/fd")))

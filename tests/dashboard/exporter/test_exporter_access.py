@@ -18,7 +18,7 @@ import pytest
 
 from npuscope.sample_traces.generate import small
 from tests.dashboard.app.published_jobs import publish_job
-from tests.dashboard.exporter.scraping import exporting, prometheus, require_prometheus, waited
+from tests.dashboard.exporter.scraping import export, prometheus, require_prometheus, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def fetched(url: str, context: ssl.SSLContext | None = None) -> str:
+def fetch(url: str, context: ssl.SSLContext | None = None) -> str:
     """A page, when samples were gathered: until then it does not say whether that went well."""
 
     def page() -> str | None:
@@ -60,7 +60,7 @@ def fetched(url: str, context: ssl.SSLContext | None = None) -> str:
             text: str = answer.read().decode()
         return text if "\nnpuscope_up " in text else None
 
-    return waited(page, "samples are gathered")
+    return wait_for(page, "samples are gathered")
 
 
 def test_client_certificates(store: Path, certificates: Path) -> None:
@@ -73,30 +73,30 @@ def test_client_certificates(store: Path, certificates: Path) -> None:
     files = {name: str(certificates / f"{name}") for name in ("server.pem", "server.key", "ca.pem")}
     words = ["--tls-cert", files["server.pem"], "--tls-key", files["server.key"]]
     words += ["--client-ca", files["ca.pem"]]
-    with exporting(store, *words) as one:
+    with export(store, *words) as one:
         url = f"https://127.0.0.1:{one.port}/metrics"
         # A client that connects and says nothing keeps nobody out.
         with socket.create_connection(("127.0.0.1", one.port)):
-            assert "npuscope_up 1.0" in fetched(url, client("client"))
+            assert "npuscope_up 1.0" in fetch(url, client("client"))
             for stranger in (None, "other"):
                 with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
-                    fetched(url, client(stranger))
+                    fetch(url, client(stranger))
             with pytest.raises((urllib.error.URLError, ConnectionError)):
-                fetched(url.replace("https", "http"))
-            assert "npuscope_up 1.0" in fetched(url, client("client"))
+                fetch(url.replace("https", "http"))
+            assert "npuscope_up 1.0" in fetch(url, client("client"))
         require_prometheus()
         tls = (
             f"scheme: https\n    tls_config: {{ca_file: {files['ca.pem']},"
             f" cert_file: {certificates / 'client.pem'}, key_file: {certificates / 'client.key'}}}"
         )
         with prometheus(store.parent, {"tls": one.port}, more=tls) as server:
-            waited(lambda: server.query("npuscope_up == 1"), "scraped over mTLS")
+            wait_for(lambda: server.query("npuscope_up == 1"), "scraped over mTLS")
 
 
 def test_other_machines_are_warned_of(store: Path) -> None:
-    with exporting(store, "--host", "0.0.0.0") as one:
+    with export(store, "--host", "0.0.0.0") as one:
         assert any("WARNING: anyone who can reach 0.0.0.0" in line for line in one.said)
-    with exporting(store) as one:
+    with export(store) as one:
         assert not any("WARNING" in line for line in one.said)
         with pytest.raises(OSError):  # only on this machine's own address
             socket.create_connection((_outer_address(), one.port), timeout=5).close()
@@ -113,10 +113,10 @@ def _outer_address() -> str:
 
 
 def test_eight_scrapers_at_once(store: Path) -> None:
-    with exporting(store) as one:
+    with export(store) as one:
         url = f"http://127.0.0.1:{one.port}/metrics"
         until = time.monotonic() + 60
-        while "npuscope_up 1.0" not in fetched(url):  # the first results take a moment
+        while "npuscope_up 1.0" not in fetch(url):  # the first results take a moment
             assert time.monotonic() < until
         found: list[str] = []
         scrapers = [threading.Thread(target=_often(url, found)) for _ in range(8)]
@@ -129,7 +129,7 @@ def test_eight_scrapers_at_once(store: Path) -> None:
 
 
 def _often(url: str, found: list[str]) -> Callable[[], None]:
-    return lambda: found.extend(fetched(url) for _ in range(5))
+    return lambda: found.extend(fetch(url) for _ in range(5))
 
 
 def test_written_once_for_node_exporter(store: Path) -> None:

@@ -26,7 +26,7 @@ from npuscope.dashboard.exporter.snapshot import Snapshot
 from npuscope.errors import StoreError
 from npuscope.sample_traces.generate import small
 from tests.dashboard.app.published_jobs import publish_job
-from tests.dashboard.exporter.scraping import started, waited
+from tests.dashboard.exporter.scraping import start, wait_for
 
 FEW = ("ranks", "steps", "kernels", "comm_ops", "groups")
 
@@ -180,8 +180,8 @@ def test_it_ends_when_told_to_though_it_gathers(
     request.addfinalizer(lambda: signal.signal(signal.SIGHUP, before))
     create_store(tmp_path / "store")
     command = [sys.executable, "-c", GATHERS_LONG, "exporter", "store", "--port", "0"]
-    with started(command, tmp_path) as one:
-        found = waited(lambda: re.search(r"http://\S+", "".join(one.said)), "it listens")
+    with start(command, tmp_path) as one:
+        found = wait_for(lambda: re.search(r"http://\S+", "".join(one.said)), "it listens")
 
         def scrape() -> None:
             with contextlib.suppress(OSError):  # nobody answers any more
@@ -189,7 +189,7 @@ def test_it_ends_when_told_to_though_it_gathers(
 
         asker = threading.Thread(target=scrape)
         asker.start()
-        waited(lambda: "gathering\n" in one.said, "it gathers")
+        wait_for(lambda: "gathering\n" in one.said, "it gathers")
         one.process.send_signal(told)
         assert one.process.wait(8) == 0  # `docker stop` kills after ten seconds
         asker.join(60)

@@ -30,14 +30,14 @@ from tests.collector.training.moe_training import read
 from tests.dashboard.exporter.scraping import (
     Prometheus,
     Started,
-    exporting,
+    export,
     free_port,
     page,
     prometheus,
     promtool,
     require_prometheus,
-    started,
-    waited,
+    start,
+    wait_for,
 )
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "dashboard"
@@ -83,17 +83,17 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     profiles.mkdir()
     # Long enough for the rule of spikes.
     log.write_text("".join(LOG.format(step=step, ms=18.0) for step in range(10, 30)))
-    loads = recorded(folder / "tokens_per_expert")
+    loads = record(folder / "tokens_per_expert")
     with ExitStack() as running:
         kept = ("--baseline", str(saved_baseline(folder / "baseline.json")))
-        steady = running.enter_context(exporting(store, *kept))
+        steady = running.enter_context(export(store, *kept))
         ports = {"steady": steady.port, "expiring": free_port()}
         # Before there is a store.
         assert "npuscope_up 0.0" in page(ports["steady"])
         server = running.enter_context(prometheus(folder, ports, rules_at_once(folder)))
-        waited(lambda: server.query("npuscope_up == 0"), "the store is absent")
+        wait_for(lambda: server.query("npuscope_up == 0"), "the store is absent")
         watch = running.enter_context(
-            started(
+            start(
                 [sys.executable, "-m", "npuscope", "watch", str(profiles), "--store", str(store),
                  "--poll", "1", "--quiet-after", "2", "--train-log", str(log),
                  "--expert-load", str(loads)],
@@ -114,7 +114,7 @@ def saved_baseline(path: Path) -> Path:
     return path
 
 
-def recorded(folder: Path) -> Path:
+def record(folder: Path) -> Path:
     """What the job's routers choose, as the recorder counts it in every rank."""
     torch: Any = importlib.import_module("torch")
     steps = range(JOB.first_step, JOB.first_step + JOB.steps)
@@ -172,10 +172,10 @@ def train(profiles: Path, first_step: int, windows: int, job: dict[str, Any]) ->
 def test_what_watch_ingests_is_scraped_and_equal(scene: Scene) -> None:
     server = scene.server
     train(scene.profiles, 20, 1, SLOW)
-    waited(lambda: of_run(server, "npuscope_capture_ranks", "moe") == {(): 4.0}, "all ranks")
-    waited(lambda: any("compared the ranks" in line for line in scene.watch.said), "compared")
-    waited(lambda: of_run(server, "npuscope_expert_load_cv", "moe"), "loads joined the capture")
-    waited(lambda: server.query('npuscope_up{instance="steady"} == 1'), "the store can be read")
+    wait_for(lambda: of_run(server, "npuscope_capture_ranks", "moe") == {(): 4.0}, "all ranks")
+    wait_for(lambda: any("compared the ranks" in line for line in scene.watch.said), "compared")
+    wait_for(lambda: of_run(server, "npuscope_expert_load_cv", "moe"), "loads joined the capture")
+    wait_for(lambda: server.query('npuscope_up{instance="steady"} == 1'), "the store can be read")
 
     steps = rows_of("mfu", scene.store, "--run", "moe", "--by", "job")
     weight = sum(row["step_ns"] for row in steps)
@@ -212,20 +212,20 @@ def test_alerts_fire_and_clear(scene: Scene) -> None:
         return bool(server.query(f'ALERTS{{alertname="{alert}", alertstate="firing"{named}}}'))
 
     train(scene.profiles, 40, 2, SLOW)
-    waited(
+    wait_for(
         lambda: of_run(server, "npuscope_rank_suspect_captures", "moe").get(("1",)) == 3, "steady"
     )
     slow = {"run": "moe", "rank": "1", "instance": "steady"}
-    waited(lambda: firing("NpuscopeSlowRank", **slow), "rank 1 is slow")
+    wait_for(lambda: firing("NpuscopeSlowRank", **slow), "rank 1 is slow")
     assert not firing("NpuscopeSlowRank", **{**slow, "rank": "0"})
     # For a while all is as it was, then steps take far longer.
     time.sleep(6)
     assert not firing("NpuscopeMfuDrop", run="moe")
     train(scene.profiles, 80, 1, {**SIZES, "slow_clock": 0, "slow_clock_factor": 3.0})
-    waited(lambda: firing("NpuscopeMfuDrop", run="moe", instance="steady"), "MFU drops")
-    waited(lambda: not firing("NpuscopeSlowRank", **slow), "rank 1 is well")
+    wait_for(lambda: firing("NpuscopeMfuDrop", run="moe", instance="steady"), "MFU drops")
+    wait_for(lambda: not firing("NpuscopeSlowRank", **slow), "rank 1 is well")
     train(scene.profiles, 100, 1, SLOW)
-    waited(lambda: not firing("NpuscopeMfuDrop", run="moe"), "MFU is as it was")
+    wait_for(lambda: not firing("NpuscopeMfuDrop", run="moe"), "MFU is as it was")
 
 
 def test_every_expression_of_the_dashboards_has_data(scene: Scene) -> None:
@@ -256,11 +256,11 @@ def test_ingest_errors_are_told(scene: Scene) -> None:
     (broken / "profiler_info_7.json").write_text('{"rank_id": 7}')
     (broken / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv").write_text("no such columns\n1\n")
     try:
-        waited(lambda: server.query("npuscope_watch_quarantined_captures > 0"), "quarantined", 60)
+        wait_for(lambda: server.query("npuscope_watch_quarantined_captures > 0"), "quarantined", 60)
     except AssertionError as error:
         raise AssertionError("".join(scene.watch.said[-20:])) from error
     told = 'ALERTS{alertname=~"NpuscopeQuarantine|NpuscopeIngestErrors", alertstate="firing"}'
-    waited(lambda: server.query(told), "told")
+    wait_for(lambda: server.query(told), "told")
 
 
 def test_runs_that_ended_go_stale(scene: Scene) -> None:
@@ -269,13 +269,13 @@ def test_runs_that_ended_go_stale(scene: Scene) -> None:
     for before_s in (12, 40, 120):  # a busy machine may scrape the exporter only after its expiry
         ((_, age_s),) = server.query("time() - npuscope_last_ingest_timestamp_seconds")
         words = ("--expire", f"{age_s + before_s:.0f}s", "--port", str(scene.ports["expiring"]))
-        with exporting(scene.store, *words):
+        with export(scene.store, *words):
             until = time.monotonic() + before_s
             while not (seen := bool(server.query(shown))) and time.monotonic() < until:
                 time.sleep(0.2)
             if not seen:
                 continue
-            waited(lambda: not server.query(shown), "expired", before_s + 60)
+            wait_for(lambda: not server.query(shown), "expired", before_s + 60)
             assert server.query('npuscope_rank_info{instance="steady"}')
             assert server.query('npuscope_up{instance="expiring"}') and not server.query(
                 'npuscope_capture_info{instance="expiring"}'

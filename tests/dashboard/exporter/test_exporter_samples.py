@@ -58,7 +58,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def taken(store: Path) -> Snapshot:
+def snapshot(store: Path) -> Snapshot:
     return take_snapshot(store, now_s=NOW_S, with_experts=True)
 
 
@@ -77,7 +77,7 @@ def approximately(values: dict[Any, float]) -> Any:
 
 @pytest.mark.slow
 def test_steps_and_masking_are_those_of_the_command_line(
-    taken: Snapshot, rows: Callable[..., list[dict[str, Any]]]
+    snapshot: Snapshot, rows: Callable[..., list[dict[str, Any]]]
 ) -> None:
     steps, ranks = rows("steps"), range(JOB.world_size)
     by_rank = {rank: [row for row in steps if row["rank"] == rank] for rank in ranks}
@@ -92,38 +92,38 @@ def test_steps_and_masking_are_those_of_the_command_line(
         ("npuscope_rank_free_seconds", "free_ns"),
     ):
         told = {(str(rank),): summed(each, column) / 2e9 for rank, each in by_rank.items()}
-        assert of(taken, name) == approximately(told)
+        assert of(snapshot, name) == approximately(told)
     masking = {
         (str(rank),): summed(each, "overlapped_ns") / summed(each, "communication_ns")
         for rank, each in by_rank.items()
     }
-    assert of(taken, "npuscope_rank_masking_ratio") == approximately(masking)
+    assert of(snapshot, "npuscope_rank_masking_ratio") == approximately(masking)
     whole = summed(steps, "overlapped_ns") / summed(steps, "communication_ns")
-    assert of(taken, "npuscope_job_masking_ratio") == approximately({(): whole})
+    assert of(snapshot, "npuscope_job_masking_ratio") == approximately({(): whole})
     extent = sum(row["end_ns"] - row["start_ns"] for row in steps)
     free = summed(steps, "free_ns") / extent
-    assert of(taken, "npuscope_free_ratio") == approximately({(): free})
+    assert of(snapshot, "npuscope_free_ratio") == approximately({(): free})
 
     kinds: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
     for row in rows("comm"):
         for at, column in enumerate(("masked_ns", "union_ns", "exposed_attributed_ns")):
             kinds[(row["kind"],)][at] += row[column]
     assert {("pp",), ("ep",)} < set(kinds)
-    assert of(taken, "npuscope_masking_ratio") == approximately(
+    assert of(snapshot, "npuscope_masking_ratio") == approximately(
         {kind: masked / union for kind, (masked, union, _) in kinds.items()}
     )
-    exposed = of(taken, "npuscope_exposed_seconds")
+    exposed = of(snapshot, "npuscope_exposed_seconds")
     expected = {kind: each[2] / len(steps) / 1e9 for kind, each in kinds.items()}
     assert exposed == approximately(expected)
-    parts = of(taken, "npuscope_step_part_seconds")
+    parts = of(snapshot, "npuscope_step_part_seconds")
     assert sum(exposed.values()) == pytest.approx(parts[("exposed_communication",)], rel=1e-9)
-    by_part = of(taken, "npuscope_exposed_part_seconds")
+    by_part = of(snapshot, "npuscope_exposed_part_seconds")
     assert {("transfer",), ("peer_wait",), ("pipeline_wait",)} <= set(by_part)
     assert sum(by_part.values()) == pytest.approx(parts[("exposed_communication",)], rel=1e-9)
 
 
 @pytest.mark.slow
-def test_mfu_is_that_of_the_command_line(taken: Snapshot, rows: Any) -> None:
+def test_mfu_is_that_of_the_command_line(snapshot: Snapshot, rows: Any) -> None:
     steps = rows("mfu", "--by", "job")
     total = sum(row["step_ns"] for row in steps)
     told = {
@@ -134,15 +134,17 @@ def test_mfu_is_that_of_the_command_line(taken: Snapshot, rows: Any) -> None:
             ("matmul", "matmul_mfu"),
         )
     }
-    assert of(taken, "npuscope_mfu_ratio") == approximately(told)  # no model: none of model and HFU
+    assert of(snapshot, "npuscope_mfu_ratio") == approximately(
+        told
+    )  # no model: none of model and HFU
     lengths = {(): total / len(steps) / 1e9}
-    assert of(taken, "npuscope_step_seconds") == approximately(lengths)
+    assert of(snapshot, "npuscope_step_seconds") == approximately(lengths)
     terms: dict[tuple[str, ...], float] = defaultdict(float)
     waterfall = rows("mfu", "--waterfall")
     whole = sum(row["ns"] for row in waterfall)
     for row in waterfall:
         terms[(row["term"],)] += row["ns"] / whole
-    losses = of(taken, "npuscope_loss_ratio")
+    losses = of(snapshot, "npuscope_loss_ratio")
     assert losses == pytest.approx(terms, rel=1e-9, abs=1e-15)
     assert sum(losses.values()) == pytest.approx(1, abs=1e-9)
 
@@ -176,13 +178,13 @@ def test_mfu_of_a_model_is_that_of_the_command_line(store: Path, rows: Any) -> N
 
 
 @pytest.mark.slow
-def test_gains_are_those_of_the_command_line(taken: Snapshot, rows: Any) -> None:
+def test_gains_are_those_of_the_command_line(snapshot: Snapshot, rows: Any) -> None:
     told = {
         (row["finding"],): row["predicted_gain_ns"] / 1e9
         for row in rows("findings")
         if row["predicted_gain_ns"] is not None
     }
-    assert told and of(taken, "npuscope_predicted_gain_seconds") == approximately(told)
+    assert told and of(snapshot, "npuscope_predicted_gain_seconds") == approximately(told)
 
 
 @pytest.mark.slow
@@ -209,7 +211,7 @@ def test_what_a_baseline_tells_is_what_compare_tells(store: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_experts_are_those_of_the_command_line(taken: Snapshot, rows: Any) -> None:
+def test_experts_are_those_of_the_command_line(snapshot: Snapshot, rows: Any) -> None:
     layers: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in rows("experts"):
         layers[(row["phase"], str(row["layer"]))].append(row)
@@ -221,12 +223,15 @@ def test_experts_are_those_of_the_command_line(taken: Snapshot, rows: Any) -> No
         ("npuscope_expert_cold_experts", "cold_count"),
     ):
         told = {key: sum(row[column] for row in each) / 2 for key, each in layers.items()}
-        assert of(taken, name) == approximately(told)
+        assert of(snapshot, name) == approximately(told)
     tokens: dict[tuple[str, ...], float] = defaultdict(float)
     for row in rows("experts", "--by", "expert"):
         tokens[(row["phase"], str(row["layer"]), str(row["expert"]))] += row["tokens"] / 2
-    assert of(taken, "npuscope_expert_tokens") == approximately(tokens)
-    top, which = of(taken, "npuscope_expert_top_tokens"), of(taken, "npuscope_expert_top_expert")
+    assert of(snapshot, "npuscope_expert_tokens") == approximately(tokens)
+    top, which = (
+        of(snapshot, "npuscope_expert_top_tokens"),
+        of(snapshot, "npuscope_expert_top_expert"),
+    )
     for phase, layer in layers:
         loads = [top[phase, layer, str(position)] for position in range(1, 5)]
         assert loads == sorted(loads, reverse=True)
@@ -236,29 +241,29 @@ def test_experts_are_those_of_the_command_line(taken: Snapshot, rows: Any) -> No
 
 
 @pytest.mark.slow
-def test_slow_ranks_places_and_the_log(taken: Snapshot, rows: Any) -> None:
+def test_slow_ranks_places_and_the_log(snapshot: Snapshot, rows: Any) -> None:
     told: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows("ranks"):
         told[str(row["rank"])].append(row)
     scores = {(rank,): each[0]["score"] for rank, each in told.items()}
-    assert of(taken, "npuscope_rank_slow_score") == approximately(scores)
+    assert of(snapshot, "npuscope_rank_slow_score") == approximately(scores)
     caused = {(r,): sum(x["caused_wait_ns"] for x in each) / 2e9 for r, each in told.items()}
-    assert of(taken, "npuscope_rank_caused_wait_seconds") == approximately(caused)
+    assert of(snapshot, "npuscope_rank_caused_wait_seconds") == approximately(caused)
     suspects = [(rank, each[0]["verdict"]) for rank, each in told.items() if each[0]["verdict"]]
     assert ("1", "frequency") in suspects
-    assert sorted(of(taken, "npuscope_rank_suspect_info")) == sorted(suspects)
+    assert sorted(of(snapshot, "npuscope_rank_suspect_info")) == sorted(suspects)
     # It was slow in the capture before, too.
-    assert of(taken, "npuscope_rank_suspect_captures")[("1",)] == 2
-    assert 0 in of(taken, "npuscope_rank_suspect_captures").values()
-    places = of(taken, "npuscope_rank_info")
+    assert of(snapshot, "npuscope_rank_suspect_captures")[("1",)] == 2
+    assert 0 in of(snapshot, "npuscope_rank_suspect_captures").values()
+    places = of(snapshot, "npuscope_rank_info")
     assert len(places) == JOB.world_size and set(places.values()) == {1}
     assert {labels[:3] for labels in places} == {(str(r), "node00", str(r)) for r in range(4)}
-    assert of(taken, "npuscope_capture_info") == {("second",): 1}
-    assert of(taken, "npuscope_last_ingest_timestamp_seconds") == {(): NOW_S - 300}
-    assert of(taken, "npuscope_train_step") == {(): 13}
-    assert of(taken, "npuscope_train_loss") == {(): 2}
-    assert of(taken, "npuscope_train_tokens_per_second") == {(): 2e4}
-    assert of(taken, "npuscope_train_step_seconds") == {}  # unknown is no sample
+    assert of(snapshot, "npuscope_capture_info") == {("second",): 1}
+    assert of(snapshot, "npuscope_last_ingest_timestamp_seconds") == {(): NOW_S - 300}
+    assert of(snapshot, "npuscope_train_step") == {(): 13}
+    assert of(snapshot, "npuscope_train_loss") == {(): 2}
+    assert of(snapshot, "npuscope_train_tokens_per_second") == {(): 2e4}
+    assert of(snapshot, "npuscope_train_step_seconds") == {}  # unknown is no sample
 
 
 @pytest.mark.slow
@@ -357,13 +362,13 @@ def test_the_least_important_goes_first() -> None:
 
 
 @pytest.mark.slow
-def test_health_is_that_of_the_log(store: Path, taken: Snapshot) -> None:
+def test_health_is_that_of_the_log(store: Path, snapshot: Snapshot) -> None:
     told = json.loads(output_of("health", store, "--run", JOB.name, "--json"))["summary"]
     for name in ("grad_norm_spikes", "loss_spikes", "not_finite_steps", "skipped_steps"):
         key = name.replace("_steps", "") + "_count"
         expected = {} if told[key] is None else {(): told[key]}  # unknown is no sample
-        assert of(taken, f"npuscope_health_{name}") == expected, name
-    assert "npuscope_health_phase_seconds" in taken.samples
+        assert of(snapshot, f"npuscope_health_{name}") == expected, name
+    assert "npuscope_health_phase_seconds" in snapshot.samples
 
 
 def test_names_follow_the_rules() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from npuscope.sample_traces.generate import small
 from tests.dashboard.app.published_jobs import publish_job
-from tests.dashboard.exporter.scraping import exporting, page, waited
+from tests.dashboard.exporter.scraping import export, page, wait_for
 
 LAYERS, EXPERTS = 58, 256
 OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.1"
@@ -32,12 +32,12 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     few = ("ranks", "steps")
     more = {"expert_load": loads}
     publish_job(store, small(), "c", published_s=time.time(), tables=few, more=more)
-    with exporting(store, "--expert-detail") as one:
-        waited(lambda: "\nnpuscope_up 1.0" in page(one.port), "samples are gathered")
+    with export(store, "--expert-detail") as one:
+        wait_for(lambda: "\nnpuscope_up 1.0" in page(one.port), "samples are gathered")
         yield one.port
 
 
-def scraped(port: int, **headers: str) -> tuple[float, bytes, str]:
+def scrape(port: int, **headers: str) -> tuple[float, bytes, str]:
     url = f"http://127.0.0.1:{port}/metrics"
     began = time.monotonic()
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as answer:
@@ -46,7 +46,7 @@ def scraped(port: int, **headers: str) -> tuple[float, bytes, str]:
 
 
 def test_a_large_scrape(port: int) -> None:
-    taken = [scraped(port) for _ in range(5)]
+    taken = [scrape(port) for _ in range(5)]
     content = taken[-1][1]
     assert min(seconds for seconds, *_ in taken) < 0.5 and len(content) < 20e6
     assert content.count(b"\nnpuscope_expert_tokens{") == LAYERS * EXPERTS
@@ -60,11 +60,11 @@ def test_formats_and_compression_tell_the_same(port: int) -> None:
     from prometheus_client.openmetrics.parser import text_string_to_metric_families as parsed_open
     from prometheus_client.parser import text_string_to_metric_families as parsed
 
-    plain = scraped(port)[1]
-    _, packed, encoding = scraped(port, **{"Accept-Encoding": "gzip"})
+    plain = scrape(port)[1]
+    _, packed, encoding = scrape(port, **{"Accept-Encoding": "gzip"})
     assert encoding == "gzip" and len(packed) < len(plain) / 5
     assert gzip.decompress(packed) == plain
-    _, packed, _ = scraped(port, **{"Accept": OPENMETRICS, "Accept-Encoding": "gzip"})
+    _, packed, _ = scrape(port, **{"Accept": OPENMETRICS, "Accept-Encoding": "gzip"})
     text = gzip.decompress(packed).decode()
     assert text.count("# EOF") == 1 and text.endswith("# EOF\n")
     told = [

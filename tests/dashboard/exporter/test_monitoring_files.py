@@ -31,7 +31,7 @@ _NAME = re.compile(r"npuscope_[a-z_]+")
 pytestmark = pytest.mark.slow
 
 
-def parsed(path: Path) -> Any:
+def parse(path: Path) -> Any:
     return yaml.safe_load(path.read_text())
 
 
@@ -46,7 +46,7 @@ def own_names() -> set[str]:
 
 def expressions() -> Iterator[tuple[str, str]]:
     """Of rules and dashboards: where it stands, PromQL."""
-    for group in parsed(RULES)["groups"]:
+    for group in parse(RULES)["groups"]:
         for rule in group["rules"]:
             yield rule["alert"], rule["expr"]
     for path in sorted((DASHBOARD / "grafana").glob("*.json")):
@@ -69,7 +69,7 @@ def test_rules_are_sound() -> None:
 
 def test_rules_say_what_to_look_at_next() -> None:
     tested = (RULES.parent / "npuscope_test.yml").read_text()
-    rules = [rule for group in parsed(RULES)["groups"] for rule in group["rules"]]
+    rules = [rule for group in parse(RULES)["groups"] for rule in group["rules"]]
     for rule in rules:
         told = rule["annotations"]
         assert set(told) == {"summary", "description"} and len(told["description"]) > 100
@@ -122,7 +122,7 @@ def taken_by_the_cli(words: list[str]) -> None:
 
 
 def test_containers(tmp_path: Path) -> None:
-    compose = parsed(DEPLOY / "compose.yaml")
+    compose = parse(DEPLOY / "compose.yaml")
     services = compose["services"]
     assert set(services) == {"watch", "exporter", "dashboard", "prometheus", "grafana"}
     for name in ("watch", "exporter", "dashboard"):
@@ -136,13 +136,13 @@ def test_containers(tmp_path: Path) -> None:
                 assert (DEPLOY / source).exists(), source
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:")
-    targets = parsed(DEPLOY / "prometheus.yml")["scrape_configs"][0]
+    targets = parse(DEPLOY / "prometheus.yml")["scrape_configs"][0]
     words = services["exporter"]["command"]
     port = words[words.index("--port") + 1]
     assert targets["static_configs"][0]["targets"] == [f"exporter:{port}"]
     assert targets["job_name"] == "npuscope"  # as the alert rules expect
     for path in (DEPLOY / "grafana").rglob("*.yaml"):
-        assert parsed(path)["apiVersion"] == 1
+        assert parse(path)["apiVersion"] == 1
     require_prometheus()
     for path in (DEPLOY / "prometheus.yml", RULES):
         (tmp_path / path.name).write_text(path.read_text())

@@ -52,7 +52,7 @@ def sources() -> list[Path]:
     )
 
 
-def said(tree: ast.AST, saying: dict[str, tuple[int, ...]]) -> Iterator[str]:
+def sentences(tree: ast.AST, saying: dict[str, tuple[int, ...]]) -> Iterator[str]:
     """Texts that a module says: the arguments at these places of the functions named."""
     scopes = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.Module))]
     for scope in scopes:
@@ -128,7 +128,7 @@ class Words:
 
 
 @cache
-def extracted() -> tuple[set[str], Words]:
+def extract() -> tuple[set[str], Words]:
     """Texts that every catalog must have, and words that one may have."""
     needed: set[str] = set()
     words = Words()
@@ -138,7 +138,7 @@ def extracted() -> tuple[set[str], Words]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         needed |= {
             text
-            for text in said(tree, saying)
+            for text in sentences(tree, saying)
             if _LETTERS.search(_NAME.sub("", text)) and not _OPTION.search(text)
         }
         words.read(tree)
@@ -158,7 +158,7 @@ def brought_up_to_date(path: Path, *, is_new: bool = False) -> Catalog:
     """A catalog with what is said now: stale texts are gone, new ones are empty."""
     with path.open("rb") as file:
         catalog = read_po(file)
-    needed, words = extracted()
+    needed, words = extract()
     for message in list(catalog):
         if message.id and message.id not in needed and not words.has(str(message.id)):
             catalog.delete(message.id)
@@ -177,7 +177,7 @@ def faults(path: Path) -> list[str]:
     """What is wrong with a catalog, a line each."""
     with path.open("rb") as file:
         catalog = read_po(file)
-    needed, words = extracted()
+    needed, words = extract()
     texts = {str(message.id): message for message in catalog if message.id}
     found = [f"missing: {text}" for text in sorted(needed - texts.keys())]
     for text, message in texts.items():

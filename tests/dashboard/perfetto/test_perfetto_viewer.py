@@ -43,7 +43,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     thread.join()
 
 
-def asked(port: int, path: str, method: str = "GET") -> Answer:
+def ask(port: int, path: str, method: str = "GET") -> Answer:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         connection.request(method, path)
@@ -53,17 +53,17 @@ def asked(port: int, path: str, method: str = "GET") -> Answer:
         connection.close()
 
 
-def written(content: bytes) -> tuple[Path, str]:
+def write(content: bytes) -> tuple[Path, str]:
     trace = perfetto_viewer.new_file()
     trace.write_bytes(content)
     return trace, perfetto_viewer.add_trace(trace)
 
 
 def test_the_ui_and_a_trace_are_served(port: int) -> None:
-    assert asked(port, "/tools/perfetto/ui/")[:2] == (200, b"the viewer")
-    status, body, headers = asked(port, "/tools/perfetto/ui/inner/code.wasm")
+    assert ask(port, "/tools/perfetto/ui/")[:2] == (200, b"the viewer")
+    status, body, headers = ask(port, "/tools/perfetto/ui/inner/code.wasm")
     assert (status, body, headers["Content-Type"]) == (200, b"code", "application/wasm")
-    _, token = written(b"packed")
+    _, token = write(b"packed")
     assert len(token) >= 43
     page = f"http://127.0.0.1:{port}/tools/timeline?rank=3"
     opening = perfetto_viewer.Opening("a/b <run>&visEnd=1 rank 4", 500, 1_500)
@@ -74,11 +74,11 @@ def test_the_ui_and_a_trace_are_served(port: int) -> None:
     assert asks["url"].endswith("/a_b _run_visEnd_1 rank 4")
     assert (asks["hideSidebar"], asks["visStart"], asks["visEnd"]) == ("true", "500", "1500")
     path = quote(asks["url"].removeprefix(origin))
-    status, body, headers = asked(port, path)
+    status, body, headers = ask(port, path)
     assert (status, body, headers["Content-Type"]) == (200, b"packed", "application/gzip")
     assert headers["Cache-Control"] == "no-store" and headers["X-Frame-Options"] == "DENY"
-    assert asked(port, path, "HEAD")[:2] == (200, b"")
-    assert asked(port, path, "POST")[0] == 405
+    assert ask(port, path, "HEAD")[:2] == (200, b"")
+    assert ask(port, path, "POST")[0] == 405
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_the_ui_and_a_trace_are_served(port: int) -> None:
     ],
 )  # fmt: skip
 def test_nothing_else_is_served(port: int, path: str) -> None:
-    status, body, _ = asked(port, "/tools/perfetto" + path)
+    status, body, _ = ask(port, "/tools/perfetto" + path)
     assert status == 404 and body in (b"", b"Not Found")
 
 
@@ -102,11 +102,11 @@ def test_the_window_is_what_has_events() -> None:
 
 
 def test_old_traces_go(port: int) -> None:
-    traces = [written(str(number).encode()) for number in range(perfetto_viewer.KEPT_TRACES + 1)]
+    traces = [write(str(number).encode()) for number in range(perfetto_viewer.KEPT_TRACES + 1)]
     (first, gone), (second, kept) = traces[:2]
     assert not first.exists() and second.exists()
-    assert asked(port, f"/tools/perfetto/trace/{gone}/x")[0] == 404
-    assert asked(port, f"/tools/perfetto/trace/{kept}/x")[:2] == (200, b"1")
+    assert ask(port, f"/tools/perfetto/trace/{gone}/x")[0] == 404
+    assert ask(port, f"/tools/perfetto/trace/{kept}/x")[:2] == (200, b"1")
     perfetto_viewer.remove_traces()
     assert not first.parent.exists()
     perfetto_viewer._folder.cache_clear()

@@ -27,7 +27,7 @@ CON.execute("create table slices (key_a bigint, key_b bigint, start_ns bigint, e
 CON.execute("set variable timeline_zero_ns = ?", [EPOCH_NS])
 
 
-def placed(
+def put(
     drawn: list[Slice], *, nested: bool
 ) -> dict[tuple[int | None, int | None, int], set[Slice]]:
     """Slices by track and lane."""
@@ -55,7 +55,7 @@ def crossing(one: Slice, other: Slice) -> bool:
     return first < second < first + first_length < second + second_length
 
 
-def overlapping(one: Slice, other: Slice) -> bool:
+def overlap_of(one: Slice, other: Slice) -> bool:
     """Whether the later begins before the other has ended; at one instant, the shorter is later."""
     (first, first_length), (second, _) = sorted([one[2:], other[2:]], key=lambda s: (s[0], -s[1]))
     return second < first + first_length
@@ -65,7 +65,7 @@ def overlapping(one: Slice, other: Slice) -> bool:
 @given(slices)
 @settings(max_examples=100)
 def test_host_calls_never_partly_overlap_on_a_row(drawn: list[Slice]) -> None:
-    tracks = placed(drawn, nested=True)
+    tracks = put(drawn, nested=True)
     for found in tracks.values():
         assert not any(crossing(one, other) for one, other in combinations(found, 2))
     crosses = {
@@ -79,12 +79,12 @@ def test_host_calls_never_partly_overlap_on_a_row(drawn: list[Slice]) -> None:
 @given(slices)
 @settings(max_examples=100)
 def test_kernels_never_overlap_on_a_row(drawn: list[Slice]) -> None:
-    tracks = placed(drawn, nested=False)
+    tracks = put(drawn, nested=False)
     for found in tracks.values():
-        assert not any(overlapping(one, other) for one, other in combinations(found, 2))
+        assert not any(overlap_of(one, other) for one, other in combinations(found, 2))
     overlaps = {
         one[:2] for one, other in combinations(set(drawn), 2)
-        if one[:2] == other[:2] and overlapping(one, other)
+        if one[:2] == other[:2] and overlap_of(one, other)
     }  # fmt: skip
     assert overlaps == {track[:2] for track in tracks if track[2]}
 
@@ -93,5 +93,5 @@ def test_kernels_never_overlap_on_a_row(drawn: list[Slice]) -> None:
 def test_long_runs_are_placed_in_batches(monkeypatch: pytest.MonkeyPatch, nested: bool) -> None:
     monkeypatch.setattr("npuscope.dashboard.perfetto.slice_rows._BATCH", 7)
     drawn: list[Slice] = [(5, 1, 10 * n, 15) for n in range(100)]
-    tracks = placed(drawn, nested=nested)
+    tracks = put(drawn, nested=nested)
     assert {lane: len(found) for (_, _, lane), found in tracks.items()} == {0: 50, 1: 50}

@@ -31,7 +31,7 @@ EPOCH_NS = 1_736_405_443_862_052_130
 
 
 @pytest.fixture
-def made() -> Iterator[duckdb.DuckDBPyConnection]:
+def con() -> Iterator[duckdb.DuckDBPyConnection]:
     """Canonical tables of a rank, to fill."""
     con = connect()
     fill(con, "ranks", [{"window_start_ns": EPOCH_NS, "clock": "epoch"}])
@@ -48,22 +48,22 @@ def made_trace(
     return trace, trace["traceEvents"]
 
 
-def test_names_from_a_profile_are_text(made: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_names_from_a_profile_are_text(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     hostile = "a\"b\\c\nd\te\x01f,{'}\u2028\U0001f600 内核"
-    fill(made, "kernels", [kernel(EPOCH_NS, 10, name=hostile, type=hostile, input_shapes='"1,2"')])
-    fill(made, "comm_ops", [op(EPOCH_NS, 5, name=hostile, group_hash=hostile, op_type=hostile)])
-    fill(made, "host_ops", [
+    fill(con, "kernels", [kernel(EPOCH_NS, 10, name=hostile, type=hostile, input_shapes='"1,2"')])
+    fill(con, "comm_ops", [op(EPOCH_NS, 5, name=hostile, group_hash=hostile, op_type=hostile)])
+    fill(con, "host_ops", [
         {"kind": hostile, "name": hostile, "start_ns": EPOCH_NS, "dur_ns": 1, "thread_id": 7,
          "process_id": 7, "call_stack": "a.py(1)\nb.py(2)"},
     ])  # fmt: skip
-    fill(made, "counters", [
+    fill(con, "counters", [
         {"name": hostile, "series": hostile, "timestamp_ns": EPOCH_NS, "value": 1e300},
         {"name": "x", "series": "y", "timestamp_ns": EPOCH_NS, "value": float("inf")},
     ])  # fmt: skip
-    fill(made, "memory", [
+    fill(con, "memory", [
         {"component": hostile, "source": "record", "timestamp_ns": EPOCH_NS, "allocated_bytes": 2},
     ])  # fmt: skip
-    _, events = made_trace(made, tmp_path)
+    _, events = made_trace(con, tmp_path)
     (shown,) = of(events, cat="kernel")
     assert shown["name"] == shown["args"]["type"] == hostile
     assert shown["args"]["input shapes"] == '"1,2"'
@@ -76,34 +76,34 @@ def test_names_from_a_profile_are_text(made: duckdb.DuckDBPyConnection, tmp_path
     assert points[1]["args"] == {hostile: 1e300}
 
 
-def test_instants_years_apart_are_exact(made: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_instants_years_apart_are_exact(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     late_ns = EPOCH_NS + 400 * 86_400 * 10**9 + 1
-    fill(made, "kernels", [kernel(EPOCH_NS, 10_001), kernel(late_ns, 2)])
-    made_trace(made, tmp_path)
+    fill(con, "kernels", [kernel(EPOCH_NS, 10_001), kernel(late_ns, 2)])
+    made_trace(con, tmp_path)
     text = (tmp_path / "made.json").read_text()
     assert '"ts":0.000,"dur":10.001,' in text
     assert '"ts":34560000000000.001,"dur":0.002,' in text
 
 
-def test_what_has_no_time_is_no_event(made: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    fill(made, "kernels", [
+def test_what_has_no_time_is_no_event(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    fill(con, "kernels", [
         kernel(EPOCH_NS, 5, name="good"), kernel(EPOCH_NS, None, name="open"),
         kernel(EPOCH_NS, -3, name="torn"), {"name": "lost", "is_compute": True},
         kernel(EPOCH_NS + 9, 0, name="instant"),
     ])  # fmt: skip
-    _, events = made_trace(made, tmp_path)
+    _, events = made_trace(con, tmp_path)
     assert [event["name"] for event in of(events, cat="kernel")] == ["good", "instant"]
 
 
 def test_kernels_that_overlap_on_a_stream_stand_on_rows(
-    made: duckdb.DuckDBPyConnection, tmp_path: Path
+    con: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     spans = {"a": (0, 10), "b": (2, 3), "c": (4, 10), "d": (14, 5), "e": (14, 5)}
-    fill(made, "kernels", [
+    fill(con, "kernels", [
         kernel(EPOCH_NS + start, length, name=name, stream_id=3)
         for name, (start, length) in spans.items()
     ])  # fmt: skip
-    _, events = made_trace(made, tmp_path)
+    _, events = made_trace(con, tmp_path)
     tracks = {event["tid"]: event["args"]["name"] for event in of(events, name="thread_name")}
     rows = {event["name"]: tracks[event["tid"]] for event in of(events, cat="kernel")}
     assert rows == {
@@ -112,14 +112,14 @@ def test_kernels_that_overlap_on_a_stream_stand_on_rows(
     }  # fmt: skip
 
 
-def test_a_full_disk_is_an_error_of_the_file(made: duckdb.DuckDBPyConnection) -> None:
+def test_a_full_disk_is_an_error_of_the_file(con: duckdb.DuckDBPyConnection) -> None:
     query = "select repeat('x', 1000) from range(10000)"
     with Path("/dev/full").open("wb", buffering=0) as full, pytest.raises(OSError, match="space"):
-        stream_lines(made, query, full)
+        stream_lines(con, query, full)
     with Path("/dev/null").open("wb") as null:
-        assert stream_lines(made, query, null) == 10_000
+        assert stream_lines(con, query, null) == 10_000
         with pytest.raises(duckdb.Error, match="torn"):
-            stream_lines(made, "select error('torn') from range(10)", null)
+            stream_lines(con, "select error('torn') from range(10)", null)
 
 
 REAL = [

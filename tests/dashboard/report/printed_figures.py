@@ -14,14 +14,14 @@ from tests.cli.command import rows_of
 Rows = list[dict[str, Any]]
 
 
-def printed(store: Path, name: str, *options: str) -> Rows:
+def command_output(store: Path, name: str, *options: str) -> Rows:
     """What a command says of a store for programs."""
     return rows_of(name, store, *options)
 
 
 def of_run(stores: dict[str, Path], name: str) -> dict[str, str]:
     """URL parameters that choose that store."""
-    return {"store": stores[name].name, "run": str(printed(stores[name], "steps")[0]["run"])}
+    return {"store": stores[name].name, "run": str(command_output(stores[name], "steps")[0]["run"])}
 
 
 def steps_of(rows: Rows) -> Rows:
@@ -38,7 +38,7 @@ def mean_by(rows: Rows, key: str, column: str) -> dict[Any, float]:
     return {name: sum(values) / len(values) for name, values in found.items()}
 
 
-def scaled(values: list[float], unit: str) -> list[float]:
+def scale(values: list[float], unit: str) -> list[float]:
     """ns of values in a unit of time that stands on an axis."""
     word = re.match(r"(s|ms|us|ns)\b", unit)
     assert word, unit

@@ -23,7 +23,7 @@ from tests.analysis.tables import Row, connect, fill
 chinese = language_of("zh")
 
 
-def seen(con: duckdb.DuckDBPyConnection) -> Overview | None:
+def overview_of(con: duckdb.DuckDBPyConnection) -> Overview | None:
     return overview(con, run="job", capture="c")
 
 
@@ -39,10 +39,10 @@ def blocks(rows: list[Row], top: int = 10) -> list[Block]:
     con = connect()
     fill(con, "ranks", [{"rank": 0, "ep_size": 2}])
     fill(con, "expert_load", rows)
-    return list(experts_blocks(seen(con), top=top, path="a b"))
+    return list(experts_blocks(overview_of(con), top=top, path="a b"))
 
 
-def said(found: list[Block]) -> list[str]:
+def texts(found: list[Block]) -> list[str]:
     return [join((one.text, one.emphasis), "; ") for one in found if isinstance(one, Sentence)]
 
 
@@ -51,7 +51,7 @@ def test_counts_of_experts() -> None:
         (40, 30, 20, 10), (0, 90, 0, 10), step=2
     )
     found = blocks(rows, top=1)
-    assert said(found) == [
+    assert texts(found) == [
         "experts: the most loaded expert of a layer has 2.50 times the mean, the most loaded"
         " device has 1.55 times the mean of its group",
         "hottest, times the mean of the layer: expert 1 of layer 1 (3.40)",
@@ -66,7 +66,7 @@ def test_counts_of_experts() -> None:
     assert worst["excess_ns"] is None and "costs ms" not in [c.heading for c in table.columns]
     [chart] = [one for one in found if isinstance(one, Chart)]
     assert chart.frame["tokens"].sum() == 400
-    for text in said(found):
+    for text in texts(found):
         assert not any(word in chinese(text) for word in ("fullest", "hottest", "got no", "where"))
     text = markdown(found)
     assert "Expert load by layer" in text and "`npuscope experts plan 'a b' --devices 2`" in text
@@ -79,30 +79,30 @@ def test_devices_alone() -> None:
         for d, t in enumerate((30, 10))
     ])  # fmt: skip
     # No plan is offered: it would need single experts.
-    assert said(found) == [
+    assert texts(found) == [
         "experts: the most loaded device has 1.50 times the mean of its group", COLLECT
     ]  # fmt: skip
     assert chinese(COLLECT) != COLLECT
     alone = blocks([{"step": 1, "phase": "train", "layer": 0, "ep_rank": 0, "tokens": 30}])
-    assert said(alone) == [COLLECT]
+    assert texts(alone) == [COLLECT]
     assert not any(isinstance(one, Chart) for one in found)  # one layer needs no picture
 
 
 def test_nothing_is_said_where_nothing_is_known() -> None:
     con = connect()
-    assert seen(con) is None
+    assert overview_of(con) is None
     assert (
         list(experts_blocks(None, top=3, path="x")) == [Sentence(NO_LOAD)]
         and experts_rows(None) is None
     )
     fill(con, "kernels", [{"type": "MatMulV2", "is_compute": True, "start_ns": 0, "dur_ns": 5}])
-    assert seen(con) is None
+    assert overview_of(con) is None
 
 
 def test_rows_for_programs() -> None:
     con = connect()
     fill(con, "expert_load", counts((1, 3)))
-    told = experts_rows(seen(con))
+    told = experts_rows(overview_of(con))
     assert told is not None
     [layer] = json.loads(json.dumps(told))["layers"]
     assert (layer["max_over_mean"], layer["hottest_expert"]) == (1.5, 1)

@@ -61,7 +61,7 @@ class Seen(HTMLParser):
             self.words.append(" ".join(data.split()))
 
 
-def seen(html: str) -> Seen:
+def parse_page(html: str) -> Seen:
     parser = Seen()
     parser.feed(html)
     parser.close()
@@ -101,7 +101,7 @@ def hostile() -> list[Block]:
 
 
 @pytest.fixture(scope="module")
-def steering() -> list[Block]:
+def blocks() -> list[Block]:
     return blocks_with(STEERING)
 
 
@@ -122,7 +122,7 @@ def test_every_figure_names_its_metrics(pages: dict[str, str], sample: list[Bloc
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_page_names_nothing_outside_of_itself(pages: dict[str, str], language: str) -> None:
     html = pages[language]
-    assert seen(html).named == []
+    assert parse_page(html).named == []
     styles = "".join(re.findall(r"<style>(.*?)</style>", html, re.DOTALL))
     assert styles
     assert "url(" not in styles
@@ -130,7 +130,7 @@ def test_a_page_names_nothing_outside_of_itself(pages: dict[str, str], language:
 
 
 def test_a_page_has_every_part(sample: list[Block], pages: dict[str, str]) -> None:
-    words = seen(pages["en"]).words
+    words = parse_page(pages["en"]).words
     for part in (
         "moe_8_ranks 20251127T123437.000Z", "What to look at first", "Evidence",
         "Where each step goes (ms)",
@@ -182,7 +182,7 @@ def test_a_pipeline_that_is_not_recognised_is_a_sentence(monkeypatch: pytest.Mon
 def test_names_from_a_profile_are_text_on_the_page(hostile: list[Block]) -> None:
     html = page(hostile)
     assert "<script>alert" not in html
-    assert HOSTILE in " ".join(seen(html).words)
+    assert HOSTILE in " ".join(parse_page(html).words)
 
 
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -190,12 +190,12 @@ OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e
 
 @pytest.mark.slow
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_names_do_not_steer_a_page(steering: list[Block], language: str) -> None:
+def test_names_do_not_steer_a_page(blocks: list[Block], language: str) -> None:
     """Marks that reorder text, and control characters, are spelled out: in sentences, cells and
     figures."""
-    html = page(steering, language=language)
+    html = page(blocks, language=language)
     whole, (_, *scripts) = (
-        seen(html).words,
+        parse_page(html).words,
         re.findall("<script[^>]*>(.*?)</script>", html, re.DOTALL),
     )
     assert "mat\\u001b[31mmul\\u202etxt" in " ".join(whole)
@@ -204,16 +204,16 @@ def test_names_do_not_steer_a_page(steering: list[Block], language: str) -> None
     assert not OBEYED.search(" ".join(whole) + drawn)
 
 
-def untranslated(words: list[str]) -> list[str]:
+def lacks(words: list[str]) -> list[str]:
     """Words in a row that only English has."""
     return [text for text in words if re.search(r"\b[a-z]+(?: [a-z]+){2,}", text)]
 
 
 def test_a_chinese_page_is_chinese(pages: dict[str, str]) -> None:
-    words = seen(pages["zh"]).words
+    words = parse_page(pages["zh"]).words
     assert "首先关注" in words
-    assert untranslated(words) == []
-    assert untranslated(seen(pages["en"]).words)  # what the test looks for is there in English
+    assert lacks(words) == []
+    assert lacks(parse_page(pages["en"]).words)  # what the test looks for is there in English
 
 
 @pytest.mark.slow
@@ -231,8 +231,8 @@ def test_a_chinese_page_is_chinese(pages: dict[str, str]) -> None:
 def test_chinese_pages_of_real_profiles(
     name: str, told: str, real_stores: Callable[[str], Path]
 ) -> None:
-    words = seen(page(blocks_of(real_stores(name)), language="zh")).words
-    assert untranslated(words) == []
+    words = parse_page(page(blocks_of(real_stores(name)), language="zh")).words
+    assert lacks(words) == []
     assert told in words
 
 
@@ -289,7 +289,7 @@ def test_ranks_that_are_not_here_are_told_of(world_size: int | None, told: str) 
 
 
 def test_a_stage_of_a_step_is_none_of_the_pipeline(pages: dict[str, str]) -> None:
-    words = seen(pages["zh"]).words
+    words = parse_page(pages["zh"]).words
     for part in ("阶段", "流水级", "流水级 0", "各流水级的阶段（ms，各 rank 与 step 的平均）"):
         assert part in words
     (told,) = [one for one in words if one.startswith("通信掩盖率：稳定阶段")]

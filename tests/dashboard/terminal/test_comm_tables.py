@@ -17,7 +17,7 @@ from tests.analysis.tables import connect, fill, kernel, op
 MS = 1_000_000
 
 
-def drawn(part: RenderableType, width: int = 140) -> list[list[str]]:
+def draw(part: RenderableType, width: int = 140) -> list[list[str]]:
     console = Console(width=width, highlight=False)
     with console.capture() as text:
         console.print(part)
@@ -45,7 +45,7 @@ def con() -> duckdb.DuckDBPyConnection:
 
 
 def test_means_are_of_steps_and_of_ranks_with_events(con: duckdb.DuckDBPyConnection) -> None:
-    lines = drawn(masking_table(query.comm(con), means.mean_comm(con)))
+    lines = draw(masking_table(query.comm(con), means.mean_comm(con)))
     assert " ".join(lines[0]) == (
         "Communication by kind: ms of a rank's step (mean of 2 ranks, 2 steps)"
     )
@@ -58,12 +58,12 @@ def test_means_are_of_steps_and_of_ranks_with_events(con: duckdb.DuckDBPyConnect
 
 def test_the_longest_few_keep_their_shares(con: duckdb.DuckDBPyConnection) -> None:
     chosen = query.comm(con, Scope(rank=0, step=1), by="op")
-    lines = drawn(masking_table(chosen, means.mean_comm(con, Scope(rank=0, step=1), by="op"), 1))
+    lines = draw(masking_table(chosen, means.mean_comm(con, Scope(rank=0, step=1), by="op"), 1))
     assert [line for line in lines if line[:2] == ["0", "1"]] == [
         ["0", "1", "dp", "allReduce", "...567", "1", "20.000", "20.000", "50.0", "%", "10.000",
          "100.0", "%", "-", "-", "-"]
     ]  # fmt: skip
-    of_step = drawn(masking_table(query.comm(con, by="op"), means.mean_comm(con, by="op"), 1))
+    of_step = draw(masking_table(query.comm(con, by="op"), means.mean_comm(con, by="op"), 1))
     assert sum(line[:1] == ["dp"] for line in of_step) == 1
     assert any(line[:3] == ["and", "1", "more;"] for line in of_step)
 
@@ -97,7 +97,7 @@ def test_means_of_packets_are_whole() -> None:
         ])  # fmt: skip
     mean = means.mean_links(con)
     assert mean["unaligned_count"].to_list() == pytest.approx([8 / 3])
-    lines = drawn(links_table(volume.links(con), mean), width=200)
+    lines = draw(links_table(volume.links(con), mean), width=200)
     [row] = [line for line in lines[: lines.index([])] if "HCCS" in line]
     assert row.count("3") == 2  # packets, and those that are unaligned
 
@@ -109,7 +109,7 @@ def test_a_table_tells_what_is_the_mean_of_fewer() -> None:
         fill(made, "kernels", [kernel(0, MS, 1, rank=rank)])
         size = 6_000_000 if rank == 0 else None
         fill(made, "comm_ops", [op(MS, MS, 1, rank=rank, group_hash="1", size_bytes=size)])
-    lines = drawn(masking_table(query.comm(made), means.mean_comm(made)))
+    lines = draw(masking_table(query.comm(made), means.mean_comm(made)))
     assert lines[3][-1] == "6.0"
     assert " ".join(lines[4]).startswith("MB: mean of 1 of 2 ranks; exposed: ")
     texts = [
@@ -129,11 +129,11 @@ def test_without_steps_a_mean_is_of_the_whole_capture() -> None:
     fill(made, "comm_matrix", [{"variant": "total", "op_type": "send", "link": "HCCS",
                                 "src_rank": 0, "dst_rank": 1, "size_bytes": 6e6}])  # fmt: skip
     over = "of a rank's whole capture (mean of 2 ranks, no steps)"
-    lines = drawn(masking_table(query.comm(made), means.mean_comm(made)))
+    lines = draw(masking_table(query.comm(made), means.mean_comm(made)))
     assert " ".join(lines[0]) == f"Communication by kind: ms {over}"
-    lines = drawn(links_table(volume.links(made), means.mean_links(made)))
+    lines = draw(links_table(volume.links(made), means.mean_links(made)))
     assert " ".join(lines[0]) == f"Traffic by link: {over}"
-    lines = drawn(matrix_table(volume.matrix(made), volume.mean_pairs(made)))
+    lines = draw(matrix_table(volume.matrix(made), volume.mean_pairs(made)))
     words = " ".join(word for line in lines for word in line)
     assert words.startswith("MB from rank to rank (whole capture, all kinds and links)")
     assert "Pairs of ranks that exchange most (whole capture)" in words

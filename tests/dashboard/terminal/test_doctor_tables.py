@@ -25,7 +25,7 @@ from tests.analysis.tables import connect, fill, kernel, op
 RANKS = 256
 
 
-def drawn(reports: Sequence[CaptureReport], disk: Disk, width: int = 100) -> str:
+def draw(reports: Sequence[CaptureReport], disk: Disk, width: int = 100) -> str:
     written = io.StringIO()
     console = Console(file=written, width=width, color_system=None)
     for part in doctor(reports, disk):
@@ -56,7 +56,7 @@ def reports() -> list[CaptureReport]:
 
 
 def test_equal_ranks_are_one_line_and_others_are_named(reports: list[CaptureReport]) -> None:
-    text = drawn(reports, Disk(beside=()))
+    text = draw(reports, Disk(beside=()))
     assert "256 of 260 ranks; missing: 256-259" in text
     assert "rank 17: no, no compute kernel was recorded" in text
     assert "ranks 30-31 lack step 2" in text
@@ -70,12 +70,12 @@ def test_equal_ranks_are_one_line_and_others_are_named(reports: list[CaptureRepo
 def test_one_rank_that_was_chosen_is_not_all_of_them() -> None:
     con = connect()
     fill(con, "ranks", [{"rank": rank, "world_size": 4} for rank in range(3)])
-    assert "\nrank 2 of 4; missing: 3\n" in drawn(examine(con, scope=Scope(rank=2)), Disk())
+    assert "\nrank 2 of 4; missing: 3\n" in draw(examine(con, scope=Scope(rank=2)), Disk())
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 def test_no_table_is_wider_than_the_terminal(reports: list[CaptureReport], width: int) -> None:
-    text = drawn(reports, Disk(beside=()), width)
+    text = draw(reports, Disk(beside=()), width)
     start = text.index("To record what is missing")
     code = text[start : text.index("What was recorded")]
     rest = text.replace(code, "")
@@ -86,7 +86,7 @@ def test_no_table_is_wider_than_the_terminal(reports: list[CaptureReport], width
 def test_the_call_can_be_copied(reports: list[CaptureReport]) -> None:
     code = config_of(reports[0].ranks)
     assert code is not None
-    lines = drawn(reports, Disk(beside=()), 80).splitlines()
+    lines = draw(reports, Disk(beside=()), 80).splitlines()
     assert all(f"  {line}" in lines for line in code.splitlines())
 
 
@@ -96,7 +96,7 @@ def test_troubles_come_first_and_what_is_beside_last(reports: list[CaptureReport
         problems=[Problem("/p/raw", "raw data only: run analyse() first")],
         beside=[UnreadFile("*.txt", "no file of a profiler", 3, 1500, "/p/a/notes.txt")],
     )
-    text = drawn(reports, disk)
+    text = draw(reports, disk)
     assert text.index("raw data only") < text.index("256 of 260 ranks") < text.index("a/notes.txt")
     assert "rank 256 could not be read" in text
     assert "1.5 kB" in text
@@ -109,8 +109,8 @@ def test_troubles_come_first_and_what_is_beside_last(reports: list[CaptureReport
 
 
 def test_a_store_tells_that_nobody_looked_beside_it(reports: list[CaptureReport]) -> None:
-    assert "other files are listed only where" in drawn(reports, Disk())
-    assert "other files are listed only where" not in drawn(reports, Disk(beside=()))
+    assert "other files are listed only where" in draw(reports, Disk())
+    assert "other files are listed only where" not in draw(reports, Disk(beside=()))
 
 
 def test_other_frameworks_get_no_call_of_torch_npu() -> None:
@@ -118,7 +118,7 @@ def test_other_frameworks_get_no_call_of_torch_npu() -> None:
     fill(con, "ranks", [{"rank": 0, "framework": "mindspore"}])
     found = examine(con)
     assert config_of(found[0].ranks) is None
-    assert "options of mindspore differ" in drawn(found, Disk())
+    assert "options of mindspore differ" in draw(found, Disk())
     assert doctor_rows(found, Disk())[0]["profiler_config"] is None
 
 
@@ -130,7 +130,7 @@ def test_an_overhead_is_drawn_where_it_is_known() -> None:
         {"step": step, "elapsed_s": 1.25 if step == 5 else 1.0} for step in range(11)
     ])  # fmt: skip
     found = examine(con)
-    text = drawn(found, Disk())
+    text = draw(found, Disk())
     assert "+25.0%: the median of 1 profiled steps is 1.250 s" in " ".join(text.split())
     (row,) = doctor_rows(found, Disk())
     assert (row["profiler_overhead_ratio"], row["profiler_overhead_reason"]) == (0.25, None)

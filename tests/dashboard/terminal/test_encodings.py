@@ -20,7 +20,7 @@ from npuscope.dashboard.terminal.memory.memory_overview import MemoryChart
 from npuscope.dashboard.terminal.tables import steps_table
 
 
-def printed(what: RenderableType, encoding: str) -> str:
+def render(what: RenderableType, encoding: str) -> str:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding, errors="replace", write_through=True)
     Console(file=file, width=120).print(what)
@@ -35,6 +35,6 @@ def test_nothing_is_drawn_as_question_marks(sample_store: Path, encoding: str) -
         curve = memory_curve(con, ALL).filter(rank=0)
     loads = pl.DataFrame({"layer": [0, 0], "expert": [0, 1], "tokens": [4, 9]})
     for drawn in (steps, MemoryChart("memory", curve, 0), Heatmap(loads, title="load")):
-        assert any(block in printed(drawn, "utf-8") for block in "█▒▓░")
-        assert "?" not in printed(drawn, encoding)
-    assert "computing" in printed(steps, encoding)
+        assert any(block in render(drawn, "utf-8") for block in "█▒▓░")
+        assert "?" not in render(drawn, encoding)
+    assert "computing" in render(steps, encoding)

@@ -27,7 +27,7 @@ MIB = 1 << 20
 MS = 1_000_000
 
 
-def drawn(what: RenderableType, width: int = 160) -> list[str]:
+def draw(what: RenderableType, width: int = 160) -> list[str]:
     file = io.StringIO()
     Console(file=file, width=width, highlight=False).print(what)
     return [line.rstrip() for line in file.getvalue().splitlines()]
@@ -64,7 +64,7 @@ def test_a_chart_shows_every_peak_at_any_width() -> None:
     spike = [(10 * MIB, 100 * MIB)] * 500
     spike[333] = (100 * MIB, 100 * MIB)
     for width in (20, 57, 130):
-        lines = drawn(MemoryChart("Rank 0", curve(spike), 0), width)
+        lines = draw(MemoryChart("Rank 0", curve(spike), 0), width)
         assert sum("█" in line for line in lines[1:9]) == 8, width
         assert lines[1].count("█") in (1, 2)
         assert max(map(len, lines)) <= width
@@ -72,7 +72,7 @@ def test_a_chart_shows_every_peak_at_any_width() -> None:
 
 
 def test_a_chart_of_a_high_level_says_where_its_axis_begins() -> None:
-    lines = drawn(MemoryChart("", curve([(80 * MIB, 96 * MIB), (92 * MIB, 96 * MIB)]), 0), 40)
+    lines = draw(MemoryChart("", curve([(80 * MIB, 96 * MIB), (92 * MIB, 96 * MIB)]), 0), 40)
 
     assert lines[1].startswith("96.0 |")
     assert lines[9].startswith("78.0 +")
@@ -80,7 +80,7 @@ def test_a_chart_of_a_high_level_says_where_its_axis_begins() -> None:
 
 
 def test_a_curve_without_allocations_is_drawn_by_its_reservations() -> None:
-    lines = drawn(MemoryChart("", curve([(None, 8 * MIB), (None, 4 * MIB)]), 0), 30)
+    lines = draw(MemoryChart("", curve([(None, 8 * MIB), (None, 4 * MIB)]), 0), 30)
 
     assert "█" in lines[1] and "░" not in "".join(lines)
     assert lines[-1] == "█ reserved (MiB)"
@@ -89,14 +89,14 @@ def test_a_curve_without_allocations_is_drawn_by_its_reservations() -> None:
 @pytest.mark.parametrize("levels", [[(0, 0)], [(5, 5)], [(None, 3)], [(None, None)], []])
 def test_charts_of_next_to_nothing(levels: list[tuple[int | None, int | None]]) -> None:
     frame = curve(levels) if levels else query.memory_curve(connect())
-    lines = drawn(MemoryChart("title", frame, 0), 30)
+    lines = draw(MemoryChart("title", frame, 0), 30)
     assert len(lines) == (12 if levels else 0)
 
 
 def test_steps_stand_at_their_starts() -> None:
     con = tables([Record(n * MS, 5 * MIB, 9 * MIB) for n in range(41)], steps=4)
 
-    lines = drawn(fullest_charts(con, query.memory_facts(con), top=1), 51)
+    lines = draw(fullest_charts(con, query.memory_facts(con), top=1), 51)
 
     margin = lines[1].index("|") + 1
     marks = next(line for line in lines if "|3" in line)
@@ -112,7 +112,7 @@ def test_holders_name_what_is_left_out_and_what_is_unexplained() -> None:
     blocks.append(Block(None, -MIB, None, 30 * MS))
     con = tables([Record(20 * MS, 300 * MIB)], blocks)
 
-    lines = drawn(holders_table(query.memory_holders(con), top=3))
+    lines = draw(holders_table(query.memory_holders(con), top=3))
 
     (header,) = [line for line in lines if "held by" in line]
     body = lines[lines.index(header) + 2 : -1]
@@ -130,7 +130,7 @@ def test_the_overview_of_several_ranks() -> None:
         steps=6,
     )  # fmt: skip
 
-    text = "\n".join(drawn(overview(con, query.memory_facts(con), top=10)))
+    text = "\n".join(draw(overview(con, query.memory_facts(con), top=10)))
 
     assert text.index("Ranks, the fullest first") < text.index("Memory across ranks")
     assert "Rank 2 by component" in text and "Rank 2, PTA\n" in text
@@ -150,7 +150,7 @@ def test_growth_in_words() -> None:
     assert list(growth_lines(query.memory_facts(none))) == [
         "Growth: no steps were recorded with memory"
     ]
-    assert drawn(overview(connect(), query.memory_facts(connect()), top=3)) == [
+    assert draw(overview(connect(), query.memory_facts(connect()), top=3)) == [
         "no memory was recorded"
     ]
 
@@ -166,11 +166,11 @@ def test_no_table_cuts_a_figure(key: MemoryKey, width: int) -> None:
         steps=2,
     )  # fmt: skip
 
-    text = "\n".join(drawn(table_of(key, query.memory_by(con, key)[1], top=5), width))
+    text = "\n".join(draw(table_of(key, query.memory_by(con, key)[1], top=5), width))
 
     wanted = {"component": "5,678.0", "holder": "1,111.0", "block": "1,111.0",
               "spread": "5,678.0"}  # fmt: skip
     assert wanted.get(key, "1,234.0") in text
     assert "…" not in text
     empty = table_of(key, query.memory_by(connect(), key)[1], top=5)
-    assert drawn(empty, width)[0].endswith(": no rows")
+    assert draw(empty, width)[0].endswith(": no rows")

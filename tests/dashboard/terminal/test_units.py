@@ -8,7 +8,7 @@ import pytest
 from npuscope.dashboard.units import Readable, readable
 
 
-def shown(name: str, *values: object) -> Readable:
+def display(name: str, *values: object) -> Readable:
     return readable(pl.DataFrame({name: list(values)}))[0]
 
 
@@ -35,7 +35,7 @@ def shown(name: str, *values: object) -> Readable:
 def test_a_unit_suits_the_largest_value(
     column: str, values: tuple[float, ...], label: str, first: float
 ) -> None:
-    one = shown(column, *values)
+    one = display(column, *values)
     assert f"{one.words} ({one.unit})" == label
     assert one.values[0] == pytest.approx(first, rel=1e-12)
 
@@ -51,8 +51,8 @@ def test_moments_count_from_the_first_in_the_table() -> None:
 
 
 def test_what_is_unknown_stays_unknown_and_names_are_no_quantities() -> None:
-    assert shown("free_ns", None, None).values.to_list() == [None, None]
-    assert not shown("rank", 12_345).is_grouped
-    assert shown("op_count", 12_345).is_grouped
-    assert shown("ranks", [0, 1]).values.to_list() == ["0, 1"]
-    assert shown("is_compute", True).values.to_list() == [True]
+    assert display("free_ns", None, None).values.to_list() == [None, None]
+    assert not display("rank", 12_345).is_grouped
+    assert display("op_count", 12_345).is_grouped
+    assert display("ranks", [0, 1]).values.to_list() == ["0, 1"]
+    assert display("is_compute", True).values.to_list() == [True]

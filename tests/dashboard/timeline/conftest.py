@@ -24,9 +24,9 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def address(sample_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    from tests.dashboard.app.started_server import served
+    from tests.dashboard.app.started_server import serve
 
-    with served([sample_store], tmp_path_factory.mktemp("served")) as started:
+    with serve([sample_store], tmp_path_factory.mktemp("served")) as started:
         yield started
 
 

@@ -25,7 +25,7 @@ from npuscope.dashboard.app.served_stores import Place, ServedStores, environmen
 from npuscope.sample_traces.job import small
 from tests.cli.command import rows_of
 from tests.dashboard.app.published_jobs import publish_job
-from tests.dashboard.report.printed_figures import printed
+from tests.dashboard.report.printed_figures import command_output
 
 WHOLE = 40  # of which one tile is all of a capture
 
@@ -39,7 +39,7 @@ def place(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> Mapping[str, s
     return {"store": "sample", "run": one.run, "capture": one.capture}
 
 
-def asked(answer: str, params: Mapping[str, object], **headers: str) -> Response:
+def ask(answer: str, params: Mapping[str, object], **headers: str) -> Response:
     query = urlencode(params).encode()
     named = [
         (name.replace("_", "-").encode(), text.encode("latin-1")) for name, text in headers.items()
@@ -49,17 +49,17 @@ def asked(answer: str, params: Mapping[str, object], **headers: str) -> Response
     )
 
 
-def told(
+def decode(
     answer: str, params: Mapping[str, object]
 ) -> dict[str, dict[str, list[dict[str, object]]]]:
     found: dict[str, dict[str, list[dict[str, object]]]] = json.loads(
-        bytes(asked(answer, params).body)
+        bytes(ask(answer, params).body)
     )
     return found
 
 
 def rows(params: Mapping[str, object]) -> pl.DataFrame:
-    found = pl.from_arrow(pa.ipc.open_stream(bytes(asked("tile", params).body)).read_all())
+    found = pl.from_arrow(pa.ipc.open_stream(bytes(ask("tile", params).body)).read_all())
     assert isinstance(found, pl.DataFrame)
     return found
 
@@ -68,7 +68,7 @@ def test_sums_of_tracks_are_those_of_the_commands(
     place: Mapping[str, str], sample_store: Path
 ) -> None:
     ranks = "0.1.2.3.4.5.6.7"
-    tracks = told("tracks", {**place, "part": "device", "ranks": ranks})
+    tracks = decode("tracks", {**place, "part": "device", "ranks": ranks})
     drawn = pl.concat(
         rows({**place, "part": "device", "ranks": ranks, "level": WHOLE, "index": index})
         for index in (-1, 0)
@@ -80,12 +80,12 @@ def test_sums_of_tracks_are_those_of_the_commands(
         kind = tracks[str(rank)]["tracks"][track]["kind"]
         sums[str(kind if kind != "overlap" else class_), rank] += total
     expected: dict[tuple[str, int], int] = defaultdict(int)
-    for row in printed(sample_store, "kernels", "--by", "type"):
+    for row in command_output(sample_store, "kernels", "--by", "type"):
         expected["stream", row["rank"]] += row["total_ns"]
-    for row in printed(sample_store, "comm", "--by", "op"):
+    for row in command_output(sample_store, "comm", "--by", "op"):
         expected["group", row["rank"]] += row["total_ns"]
     finest = "select * from timeline_bins where level = 0"
-    for row in printed(sample_store, "sql", finest):
+    for row in command_output(sample_store, "sql", finest):
         expected["0", row["rank"]] += row["computing_ns"] - row["overlapped_ns"]
         expected["1", row["rank"]] += row["overlapped_ns"]
         expected["2", row["rank"]] += row["exposed_communication_ns"]
@@ -94,11 +94,11 @@ def test_sums_of_tracks_are_those_of_the_commands(
 
 def test_an_event_tells_who_took_part_and_what_launched_it(place: Mapping[str, str]) -> None:
     found = json.loads(
-        bytes(asked("found", {**place, "part": "device", "ranks": "0", "text": "allToAll"}).body)
+        bytes(ask("found", {**place, "part": "device", "ranks": "0", "text": "allToAll"}).body)
     )
     first = found["rows"][0]
     event = {**place, "rank": 0, "kind": "group", **{k: first[k] for k in ("start_ns", "dur_ns")}}
-    told_of = json.loads(bytes(asked("event", event).body))
+    told_of = json.loads(bytes(ask("event", event).body))
     assert {one["rank"] for one in told_of["members"]} == {0, 1}
     assert told_of["row"]["op_type"] == "allToAllV" and told_of["row"]["size_bytes"] > 0
     assert told_of["launch"]["start_ns"] < first["start_ns"]
@@ -106,7 +106,7 @@ def test_an_event_tells_who_took_part_and_what_launched_it(place: Mapping[str, s
 
 def test_curves_are_between_their_bounds(place: Mapping[str, str]) -> None:
     asked_of = {**place, "part": "curves", "ranks": "0"}
-    tracks = told("tracks", asked_of)["0"]["tracks"]
+    tracks = decode("tracks", asked_of)["0"]["tracks"]
     drawn = rows({**asked_of, "level": 20, "index": 0})
     assert {one["kind"] for one in tracks} == {"memory"}
     for track, value in drawn.select("track", "high").rows():
@@ -137,8 +137,8 @@ def test_hostile_tiles_are_refused(
     place: Mapping[str, str], changes: Mapping[str, str], status: int
 ) -> None:
     usual: dict[str, str] = {**place, "part": "device", "ranks": "0", "level": "20", "index": "0"}
-    assert asked("tile", usual).status_code == 200
-    assert asked("tile", {**usual, **changes}).status_code == status
+    assert ask("tile", usual).status_code == 200
+    assert ask("tile", {**usual, **changes}).status_code == status
 
 
 @pytest.mark.slow
@@ -156,49 +156,49 @@ def test_who_has_a_tile_is_told_so_until_the_store_changes(
     }  # fmt: skip
 
     def etag_of(**changes: object) -> str:
-        return asked("tile", {**tile, **changes}).headers["etag"]
+        return ask("tile", {**tile, **changes}).headers["etag"]
 
-    first = asked("tile", tile)
+    first = ask("tile", tile)
     etag = first.headers["etag"]
     assert (first.status_code, first.headers["cache-control"]) == (200, "private, no-cache")
     assert etag == etag_of() and "Accept-Encoding" in first.headers["vary"]
-    same = asked("tile", tile, if_none_match=f'"other", {etag}')
+    same = ask("tile", tile, if_none_match=f'"other", {etag}')
     assert (same.status_code, bytes(same.body), same.headers["etag"]) == (304, b"", etag)
     assert same.headers["cache-control"] == "private, no-cache"
 
     others = {etag_of(index=1), etag_of(level=19), etag_of(ranks="1"), etag_of(part="overlap")}
     assert len(others - {etag}) == 4
-    packed = asked("tile", tile, accept_encoding="zstd", if_none_match=etag)
+    packed = ask("tile", tile, accept_encoding="zstd", if_none_match=etag)
     assert packed.status_code == 200 and packed.headers["etag"] != etag
     for hostile in ("*" * 9_999, etag[:-1], etag + "\x00", "\xff\r\nSet-Cookie: a=b", ",,,"):
-        answer = asked("tile", tile, if_none_match=hostile)
+        answer = ask("tile", tile, if_none_match=hostile)
         assert answer.status_code == 200 and "set-cookie" not in answer.headers
-    assert asked("tile", {**tile, "ranks": "99"}, if_none_match=etag).status_code == 404
+    assert ask("tile", {**tile, "ranks": "99"}, if_none_match=etag).status_code == 404
 
     publish_job(tmp_path, job, "20251128T043437.000Z", published_s=2, ranks=(0,))
     sources.version_of.clear()  # which is looked for every few seconds
-    changed = asked("tile", tile, if_none_match=etag)
+    changed = ask("tile", tile, if_none_match=etag)
     assert changed.status_code == 200 and changed.headers["etag"] != etag
 
 
 def test_hostile_questions_are_refused(place: Mapping[str, str]) -> None:
     of_event = {**place, "rank": 0, "kind": "stream", "start_ns": 1, "dur_ns": 1}
-    assert asked("event", of_event).status_code == 404
-    assert asked("event", of_event | {"kind": "ranks"}).status_code == 400
-    assert asked("event", of_event | {"rank": 77}).status_code == 404
+    assert ask("event", of_event).status_code == 404
+    assert ask("event", of_event | {"kind": "ranks"}).status_code == 400
+    assert ask("event", of_event | {"rank": 77}).status_code == 404
     search = {**place, "part": "device", "ranks": "0"}
-    assert asked("found", search | {"text": "x" * 201}).status_code == 400
-    assert asked("found", search | {"text": "a\x00b"}).status_code == 400
-    assert asked("measured", search | {"from_ns": 5, "to_ns": 5}).status_code == 400
-    assert asked("__class__", search).status_code == 404
-    assert asked("overview", {**place, "columns": 10**9}).status_code == 400
+    assert ask("found", search | {"text": "x" * 201}).status_code == 400
+    assert ask("found", search | {"text": "a\x00b"}).status_code == 400
+    assert ask("measured", search | {"from_ns": 5, "to_ns": 5}).status_code == 400
+    assert ask("__class__", search).status_code == 404
+    assert ask("overview", {**place, "columns": 10**9}).status_code == 400
 
 
 def test_the_critical_path_is_as_long_as_the_command_says(
     place: Mapping[str, str], sample_store: Path
 ) -> None:
     drawn = rows({**place, "part": "path", "level": WHOLE, "index": 0})
-    path = printed(sample_store, "critical-path")
+    path = command_output(sample_store, "critical-path")
     sums = dict(drawn.group_by("class").agg(pl.col("dur_ns").sum()).rows())
     for position, part in enumerate(
         replay_tracks.PARTS[:-1]
@@ -223,11 +223,11 @@ def test_predicted_steps_are_those_of_the_command(
 
 def test_slack_of_an_event_is_the_commands(place: Mapping[str, str], sample_store: Path) -> None:
     looked_for = {**place, "part": "device", "ranks": "0", "text": "matmul"}
-    found = json.loads(bytes(asked("found", looked_for).body))
+    found = json.loads(bytes(ask("found", looked_for).body))
     slack = [row for row in rows_of("critical-path", sample_store, "--slack") if row["rank"] == 0]
     for one in found["rows"][:3]:
         event = {**place, "ranks": 0, "kind": "stream", "start_ns": one["start_ns"]}
-        answer = json.loads(bytes(asked("slack", {**event, "dur_ns": one["dur_ns"]}).body))
+        answer = json.loads(bytes(ask("slack", {**event, "dur_ns": one["dur_ns"]}).body))
         alike = {row["slack_ns"] for row in slack if row["dur_ns"] == one["dur_ns"]}
         assert answer["slack_ns"] in alike or (None in alike and "waits" in answer["reason"])
 
@@ -237,10 +237,10 @@ def test_a_replay_that_cannot_answer_says_why_in_the_readers_language(
 ) -> None:
     monkeypatch.setattr(replay_tracks, "MOST_OPERATIONS", 10)
     asked_of = {**place, "part": "whatif", "change": "host=0.5", "lang": "zh"}
-    answer = told("tracks", asked_of)["-1"]
+    answer = decode("tracks", asked_of)["-1"]
     assert answer["tracks"] == [] and "\u592a\u591a" in str(answer["reason"])
-    assert asked("tile", {**asked_of, "level": 1, "index": 0}).status_code == 503
-    assert asked("tracks", {**asked_of, "change": "x" * 201}).status_code == 400
+    assert ask("tile", {**asked_of, "level": 1, "index": 0}).status_code == 503
+    assert ask("tracks", {**asked_of, "change": "x" * 201}).status_code == 400
 
 
 def test_a_link_to_an_evidence_says_window_rank_and_event() -> None:

@@ -19,7 +19,7 @@ from npuscope.dashboard.answers.timeline_answers import paired_steps
 from npuscope.sample_traces.job import small
 from tests.dashboard.app.published_jobs import publish_job
 from tests.dashboard.app.served_pages import Visit, chromium, visit
-from tests.dashboard.app.started_server import served
+from tests.dashboard.app.started_server import serve
 
 DAY_NS = 86_400 * 10**9
 JOB = small(steps=3, name="moe")
@@ -80,7 +80,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for capture, days, slow in ((B, 0, ""), (A, 1, "FlashAttentionScoreGrad")):
         job = replace(JOB, start_ns=JOB.start_ns + days * DAY_NS, slow_kernel=slow)
         publish_job(folder / "store", job, capture, published_s=days)
-    with served([folder / "store"], folder) as started:
+    with serve([folder / "store"], folder) as started:
         yield started
 
 

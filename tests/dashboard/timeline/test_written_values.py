@@ -14,7 +14,7 @@ SOURCE = REPOSITORY / "dashboard" / "timeline_component" / "src"
 NODE = shutil.which("node")
 
 
-def told(module: str, *calls: str) -> list[str]:
+def evaluate(module: str, *calls: str) -> list[str]:
     """What expressions give that use what a module exports, as `it`."""
     assert NODE is not None
     code = f'import * as it from "{(SOURCE / module).as_uri()}";'
@@ -29,7 +29,7 @@ def told(module: str, *calls: str) -> list[str]:
 
 @pytest.mark.skipif(NODE is None, reason="the timeline's source needs Node")
 def test_an_instant_at_nothing_has_no_sign() -> None:
-    assert told("time_text.js", "it.instant(-0.3, 1e3)", "it.instant(-2e3, 1e3)") == [
+    assert evaluate("time_text.js", "it.instant(-0.3, 1e3)", "it.instant(-2e3, 1e3)") == [
         "0 us", "-2 us",
     ]  # fmt: skip
 
@@ -41,6 +41,6 @@ def test_values_are_written_as_tables_write_them() -> None:
         'it.valueText("task_id", 2337480)', 'it.valueText("step", 10000)',
         'it.valueText("cube_utilization_ratio", 0.985)', 'it.valueText("peer_ranks", [1, 2])',
     )  # fmt: skip
-    assert told("panel.js", *calls) == [
+    assert evaluate("panel.js", *calls) == [
         "2,337,480", "64.93 us", "2337480", "10000", "98.5 %", "[1,2]",
     ]  # fmt: skip

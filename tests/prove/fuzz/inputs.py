@@ -39,7 +39,7 @@ class Input:
     origin: str = ""
 
 
-def written(folder: Path) -> dict[Reader, list[Input]]:
+def write(folder: Path) -> dict[Reader, list[Input]]:
     """The whole inputs, made in `folder`: a few KB each, of two ranks' profiles."""
     write_job(small(), folder / "job")
     first, second = sorted((folder / "job").glob("*/ASCEND_PROFILER_OUTPUT"))
@@ -79,7 +79,7 @@ def written(folder: Path) -> dict[Reader, list[Input]]:
         for path in output.glob("ascend_pytorch_profiler_*.db"):
             main = _database(path, folder / "cut.db")
             found["sqlite"].append(Input("main_db", path.name, main))
-        analysis = _repaged(output / "analysis.db", folder / "cut.db")
+        analysis = _repage(output / "analysis.db", folder / "cut.db")
         found["sqlite"].append(Input("analysis_db", "analysis.db", analysis))
     return {
         reader: [replace(one, origin=f"{reader}-{n}") for n, one in enumerate(group)]
@@ -87,7 +87,7 @@ def written(folder: Path) -> dict[Reader, list[Input]]:
     }
 
 
-def mutated(seeds: dict[Reader, list[Input]], reader: Reader, seed: int) -> Input:
+def mutate(seeds: dict[Reader, list[Input]], reader: Reader, seed: int) -> Input:
     """The mutant of a seed."""
     chance = random.Random(f"{reader}/{seed}")
     chosen = chance.choice(seeds[reader])
@@ -204,10 +204,10 @@ def _database(path: Path, cut: Path) -> bytes:
     cut.write_bytes(path.read_bytes())
     with closing(sqlite3.connect(cut)) as con:
         con.executescript(_CUT)
-    return _repaged(cut, cut)
+    return _repage(cut, cut)
 
 
-def _repaged(path: Path, copy: Path) -> bytes:
+def _repage(path: Path, copy: Path) -> bytes:
     """The database on pages of 1 KiB: trees of several levels from few rows."""
     data = path.read_bytes()
     copy.write_bytes(data)

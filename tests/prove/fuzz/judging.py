@@ -87,7 +87,7 @@ def judge(given: Input, folder: Path, whole: Judged = _NOTHING) -> Judged:
             wrong = [] if str(path) in str(error) else [f"an error that names no file: {error}"]
             return Judged((str(error),), {}, tuple(wrong))
         except Exception as error:
-            return Judged((), {}, (f"raised {_named(error)}",))
+            return Judged((), {}, (f"raised {_name(error)}",))
         wrong = [] if _listing(folder) == before else ["something was written beside the input"]
         rows = _rows(con)
         wrong += _too_many(given, path, rows)
@@ -101,7 +101,7 @@ def judge(given: Input, folder: Path, whole: Judged = _NOTHING) -> Judged:
             try:
                 link(con, source, log)
             except Exception as error:
-                wrong.append(f"its rows cannot be linked: {_named(error)}")
+                wrong.append(f"its rows cannot be linked: {_name(error)}")
         return Judged(tuple(told), rows, (*wrong, *_against_schema(con)))
     finally:
         con.close()
@@ -112,7 +112,7 @@ def _pass(n_bytes: int) -> None:
     pass
 
 
-def _named(error: Exception) -> str:
+def _name(error: Exception) -> str:
     return f"{type(error).__module__}.{type(error).__name__}: {str(error)[:300]}"
 
 

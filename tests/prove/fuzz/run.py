@@ -45,7 +45,7 @@ def fuzz(reader: Reader, seeds: range, *, jobs: int, out: Path = _OUT, again: bo
             refused += not outcome.judged.rows
             record.done.add(outcome.seed)
             if outcome.judged.wrong:
-                record.failed[str(outcome.seed)] = _kept(outcome, out)
+                record.failed[str(outcome.seed)] = _keep(outcome, out)
             if time.monotonic() - told_at > _TELL_S:
                 told_at = time.monotonic()
                 record.write()
@@ -59,7 +59,7 @@ def fuzz(reader: Reader, seeds: range, *, jobs: int, out: Path = _OUT, again: bo
     return len(record.failed)
 
 
-def _kept(outcome: Outcome, out: Path) -> str:
+def _keep(outcome: Outcome, out: Path) -> str:
     """Write the input where it can be looked at, and tell of it."""
     assert outcome.given is not None
     place = put(outcome.given, out / outcome.reader / str(outcome.seed))

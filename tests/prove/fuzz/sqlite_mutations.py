@@ -57,11 +57,11 @@ def _true_log(chance: random.Random, data: bytes) -> bytes:
         with closing(sqlite3.connect(path, isolation_level=None)) as con:
             con.execute("pragma journal_mode = wal")
             _change(chance, con)
-            log = _salted(Path(f"{path}-wal").read_bytes())
+            log = _salt(Path(f"{path}-wal").read_bytes())
     return log[: chance.randrange(len(log) + 1)] if chance.random() < 0.5 else log
 
 
-def _salted(log: bytes) -> bytes:
+def _salt(log: bytes) -> bytes:
     """The log with another salt than SQLite's, which is another one every time."""
     if len(log) < 32:
         return log
@@ -156,21 +156,21 @@ _TABLES = (
 
 
 def _rows(chance: random.Random, con: sqlite3.Connection, table: str, columns: list[str]) -> str:
-    return _done(con, chance.choice(_ROWS), t=table)
+    return _do(con, chance.choice(_ROWS), t=table)
 
 
 def _columns(chance: random.Random, con: sqlite3.Connection, table: str, columns: list[str]) -> str:
     column = chance.choice(columns)
-    return _done(con, chance.choice(_COLUMNS), t=table, c=column)
+    return _do(con, chance.choice(_COLUMNS), t=table, c=column)
 
 
 def _tables(chance: random.Random, con: sqlite3.Connection, table: str, columns: list[str]) -> str:
     chosen = chance.choice(_TABLES)
     one = chance.choice(columns) if chosen is _TABLES[-1] else ""
-    return _done(con, chosen, t=table, lower=table.lower(), one=one)
+    return _do(con, chosen, t=table, lower=table.lower(), one=one)
 
 
-def _done(con: sqlite3.Connection, chosen: tuple[tuple[str, ...], str], **names: str) -> str:
+def _do(con: sqlite3.Connection, chosen: tuple[tuple[str, ...], str], **names: str) -> str:
     statements, told = chosen
     for statement in statements:
         con.execute(statement.format(**names))

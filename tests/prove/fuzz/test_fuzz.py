@@ -16,14 +16,14 @@ from npuscope.collector.model import ReadLog
 from npuscope.collector.readers.text import kernel_details
 from npuscope.errors import TraceFormatError
 from tests.prove.fuzz import judging, misbehaving, run, workers
-from tests.prove.fuzz.inputs import READERS, Input, Reader, mutated, written
+from tests.prove.fuzz.inputs import READERS, Input, Reader, mutate, write
 
 Read = Callable[[duckdb.DuckDBPyConnection, ReadLog], None]
 
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[Reader, list[Input]]:
-    return written(tmp_path_factory.mktemp("seeds"))
+    return write(tmp_path_factory.mktemp("seeds"))
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def test_whole_inputs_are_read_without_a_word(
 
 def test_a_seed_gives_one_mutant(seeds: dict[Reader, list[Input]]) -> None:
     for reader in READERS:
-        first = [mutated(seeds, reader, seed) for seed in range(20)]
-        assert first == [mutated(seeds, reader, seed) for seed in range(20)]
+        first = [mutate(seeds, reader, seed) for seed in range(20)]
+        assert first == [mutate(seeds, reader, seed) for seed in range(20)]
         assert len({given.data for given in first}) > 15, "mutants are not all alike"
 
 

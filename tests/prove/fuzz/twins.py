@@ -187,11 +187,11 @@ def _of_database(path: Path) -> Least | None:
         for column in ("t.startNs", "startNs", "timestamp"):
             query = query.replace(f"{{{column}}}", _NUMBERED.format(column))
         queries[table] = query.replace("{and_scheduled}", "")
-    return _counted(path, queries)
+    return _count(path, queries)
 
 
 def _of_analysis(path: Path) -> Least | None:
-    return _counted(path, {
+    return _count(path, {
         "comm_times": "select count(*) from CommAnalyzerTime"
         " where lower(hccl_op_name) not like 'total%'"
         " and (start_timestamp is null or typeof(start_timestamp) != 'text'"
@@ -202,10 +202,10 @@ def _of_analysis(path: Path) -> Least | None:
     })  # fmt: skip
 
 
-def _counted(path: Path, queries: dict[str, str]) -> Least | None:
+def _count(path: Path, queries: dict[str, str]) -> Least | None:
     """Answers of SQLite itself, if it finds nothing wrong with the file."""
     try:
-        with _opened(path) as con:
+        with _open_database(path) as con:
             if con.execute("pragma integrity_check").fetchone() != ("ok",):
                 return None
             found = {}
@@ -224,7 +224,7 @@ def is_whole(path: Path) -> bool:
     """Whether SQLite finds nothing wrong with a database's tables. A page that is the copy of
     another leaves them whole: the pages below the one that it replaced are not used any more."""
     try:
-        with _opened(path) as con:
+        with _open_database(path) as con:
             told = "\n".join(line for (line,) in con.execute("pragma integrity_check"))
     except sqlite3.Error:
         return False
@@ -235,7 +235,7 @@ def is_whole(path: Path) -> bool:
 def database_rows(path: Path) -> int | None:
     """Rows of all tables together; None where SQLite cannot tell."""
     try:
-        with _opened(path) as con:
+        with _open_database(path) as con:
             tables = con.execute("select name from sqlite_master where type = 'table'").fetchall()
             counts = [
                 con.execute(f'select count(*) from "{name}"').fetchone() for (name,) in tables
@@ -246,7 +246,7 @@ def database_rows(path: Path) -> int | None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+def _open_database(path: Path) -> Iterator[sqlite3.Connection]:
     """A copy of the database and what stands beside it: SQLite writes even when it only reads."""
     with TemporaryDirectory() as folder:
         for file in path.parent.iterdir():

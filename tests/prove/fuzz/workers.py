@@ -61,10 +61,10 @@ def outcomes(
     """Judge the mutant of every (reader, seed), in no particular order; files go to `folder`."""
 
     def started(place: int) -> _Worker:
-        return _started(folder / f"worker-{place}", seeds, judging)
+        return _start(folder / f"worker-{place}", seeds, judging)
 
     folder.mkdir(parents=True, exist_ok=True)
-    seeds = inputs.written(folder / "whole")
+    seeds = inputs.write(folder / "whole")
     waiting = iter(tasks)
     workers = [started(place) for place in range(processes)]
     try:
@@ -81,7 +81,7 @@ def outcomes(
                     judged = Judged((), {}, (_end(worker, late=worker.pipe not in ready),))
                     place = workers.index(worker)
                     worker = workers[place] = started(place)
-                given = inputs.mutated(seeds, reader, seed) if judged.wrong else None
+                given = inputs.mutate(seeds, reader, seed) if judged.wrong else None
                 _give(worker, waiting)
                 yield Outcome(reader, seed, given, judged)
     finally:
@@ -91,7 +91,7 @@ def outcomes(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _started(folder: Path, seeds: dict[Reader, list[Input]], judging: Judging) -> _Worker:
+def _start(folder: Path, seeds: dict[Reader, list[Input]], judging: Judging) -> _Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, folder, seeds, judging), daemon=True)
@@ -162,7 +162,7 @@ def _serve(
             reader, seed = pipe.recv()
         except EOFError:
             return
-        given = inputs.mutated(seeds, reader, seed)
+        given = inputs.mutate(seeds, reader, seed)
         if given.origin not in wholes:
             wholes[given.origin] = judge(origins[given.origin], folder)
             shutil.rmtree(folder)

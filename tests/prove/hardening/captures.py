@@ -48,7 +48,7 @@ def beside_light(rank: int, folder: Path, light: Path) -> dict[int, Path]:
     return {rank: folder, other: folders_in(light)[other]}
 
 
-def copied(parts: dict[int, Path], work: Path) -> Path:
+def copy(parts: dict[int, Path], work: Path) -> Path:
     """A copy of rank folders whose files are links, in `work`, which is emptied."""
     shutil.rmtree(work, ignore_errors=True)
     for folder in parts.values():
@@ -59,7 +59,7 @@ def copied(parts: dict[int, Path], work: Path) -> Path:
 @cache
 def truth(folders: tuple[tuple[int, Path], ...], work: Path) -> dict[int, Rank]:
     """What the whole of some ranks tells."""
-    told = run_ingest(copied(dict(folders), work), work)
+    told = run_ingest(copy(dict(folders), work), work)
     assert told.code == 0, told
     shutil.rmtree(work)
     return told.ranks

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from npuscope.analysis.catalog import metric
-from tests.prove.hardening.captures import beside_light, copied, folders_in, truth, write_small
+from tests.prove.hardening.captures import beside_light, copy, folders_in, truth, write_small
 from tests.prove.hardening.cases import Rank, Told, complaints, link_tree, replace_file, run_ingest
 
 MAIN, ANALYSIS = "ascend_pytorch_profiler_1.db", "analysis.db"
@@ -42,7 +42,7 @@ def own_copy(whole: Whole, work: Path, name: str) -> Path:
     return path
 
 
-def altered(path: Path, script: str) -> None:
+def alter(path: Path, script: str) -> None:
     with closing(sqlite3.connect(path)) as database:
         # An indexed column cannot be dropped.
         indexes = "select name from sqlite_master where type = 'index' and sql is not null"
@@ -80,7 +80,7 @@ time.sleep(120)
 
 
 @contextmanager
-def held(path: Path, *statements: str) -> Iterator[None]:
+def hold(path: Path, *statements: str) -> Iterator[None]:
     """Another process does this to the database, stays connected, and is killed in the end."""
     with subprocess.Popen(
         [sys.executable, "-c", _HOLD, str(path), *statements], stdout=subprocess.PIPE, text=True
@@ -102,7 +102,7 @@ def test_a_lock_of_another_process_is_no_obstacle(whole: Whole, tmp_path: Path, 
     """What is committed is read; what the other process is about to write is not."""
     path = own_copy(whole, tmp_path, MAIN)
     statements = (f"begin {lock}", "update TASK set startNs = 0", "delete from COMPUTE_TASK_INFO")
-    with held(path, *statements):
+    with hold(path, *statements):
         told = read_once(tmp_path)
     assert (told.code, told.ranks) == (0, whole[2])
     assert not told.changed
@@ -114,7 +114,7 @@ def test_a_log_left_behind_is_applied(whole: Whole, tmp_path: Path, is_killed: b
     """The process that wrote the last rows holds the database, or was killed."""
     path = own_copy(whole, tmp_path, MAIN)
     rows = "select startNs + 1, * from TASK limit 0"
-    with held(
+    with hold(
         path, "pragma journal_mode = wal", "pragma wal_autocheckpoint = 0",
         "update AICORE_FREQ set freq = 1234", rows,
     ):  # fmt: skip
@@ -136,7 +136,7 @@ def _ask(tmp_path: Path, sql: str) -> list[tuple[object, ...]]:
 @pytest.mark.slow
 def test_what_others_added_is_passed_over(whole: Whole, tmp_path: Path) -> None:
     path = own_copy(whole, tmp_path, MAIN)
-    altered(
+    alter(
         path,
         """
         create table status_info (key text, value text);
@@ -163,10 +163,10 @@ def without(
     parts = beside_light(1, full[1], light) if number % 8 else full
     work = folder / f"{name}-{number}"
     expected = truth(tuple(parts.items()), folder / f"whole-{os.getpid()}")
-    source = copied(parts, work)
+    source = copy(parts, work)
     path = source / parts[1].name / "ASCEND_PROFILER_OUTPUT" / name
     replace_file(path, path.read_bytes())
-    altered(path, script)
+    alter(path, script)
     told = run_ingest(source, work)
     shutil.rmtree(work)
     return [f"{name}: {script}: {one}" for one in what_is_wrong(told, expected, name)]

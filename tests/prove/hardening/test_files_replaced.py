@@ -14,7 +14,7 @@ import pytest
 from tests.prove.hardening.captures import (
     SAMPLES,
     beside_light,
-    copied,
+    copy,
     files_of,
     rank_folders,
     truth,
@@ -25,7 +25,7 @@ from tests.prove.hardening.cases import Rank, complaints, link_tree, replace_fil
 Damage = Callable[[Path, Path], None]
 
 
-def emptied(path: Path, _: Path) -> None:
+def empty(path: Path, _: Path) -> None:
     replace_file(path, b"")
 
 
@@ -106,7 +106,7 @@ UNREADABLE: tuple[Damage, ...] = (
     a_folder, a_link_to_nothing, a_pipe, a_socket, a_link_to_itself, forbidden,
 )  # fmt: skip
 WRONG: tuple[Damage, ...] = (noise, prose, other_json, zeros, other_table, another_kind)
-QUICK = (emptied, a_pipe)
+QUICK = (empty, a_pipe)
 TARGETS = {
     "alexnet_ddp_db_level1": 1, "alexnet_ddp_text_level1": 1, "qwen3_pp2_dp2_text_level2": 0,
     "sample_both": 0,
@@ -121,7 +121,7 @@ A_FIFTH = 5
 def choose(number: int) -> tuple[Damage, ...]:
     """What is done to the n-th file: of many ways to be unreadable or wrong one each, in turns."""
     wrong = WRONG[number % len(WRONG)]
-    return (emptied, UNREADABLE[number % len(UNREADABLE)], wrong, another_ranks)
+    return (empty, UNREADABLE[number % len(UNREADABLE)], wrong, another_ranks)
 
 
 def cases(name: str) -> list[tuple[int, Damage]]:
@@ -150,7 +150,7 @@ def damage_and_read(name: str, number: int, damage: Damage, folder: Path, light:
     if damage is not another_ranks:
         parts = beside_light(rank, parts[rank], light)
     expected = truth(tuple(parts.items()), folder / f"whole-{os.getpid()}")
-    source = copied(parts, work)
+    source = copy(parts, work)
     places = {one: source / place.name for one, place in parts.items()}
     [other] = [places[one] for one in places if one != rank]
     path = files_of(places[rank])[number]
@@ -194,7 +194,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, dict[int
     "damage",
     [
         pytest.param(one, id=one.__name__, marks=[] if one in QUICK else [pytest.mark.slow])
-        for one in (emptied, *UNREADABLE, *WRONG)
+        for one in (empty, *UNREADABLE, *WRONG)
     ],
 )
 def test_all_files_of_a_rank_at_once(

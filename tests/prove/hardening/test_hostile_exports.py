@@ -61,7 +61,7 @@ def rows(con: duckdb.DuckDBPyConnection, name: str) -> int:
     return int(count)
 
 
-def shown(path: Path) -> set[str]:
+def show(path: Path) -> set[str]:
     """Views that an export opens with."""
     with store.open(path, summaries=VERSIONS) as con:
         found = con.execute(
@@ -92,14 +92,14 @@ def test_sql_in_a_name_does_not_run(
 
 def test_a_summary_without_a_version_is_not_taken(spoilt: Callable[..., Path]) -> None:
     name = next(iter(VERSIONS))
-    assert "ranks" in shown(spoilt("create table aside (a integer)"))
-    assert name not in shown(
+    assert "ranks" in show(spoilt("create table aside (a integer)"))
+    assert name not in show(
         spoilt(f"update summary_versions set version = null where name = '{name}'")
     )
     both = spoilt(
         "create table aside (a integer)", "insert into summary_versions values ('aside', null)"
     )
-    assert "aside" not in shown(both)
+    assert "aside" not in show(both)
 
 
 def test_a_view_stands_for_no_table(spoilt: Callable[..., Path], secret: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_view_stands_for_no_table(spoilt: Callable[..., Path], secret: Path) -
     )  # fmt: skip
     with store.open(path, summaries=VERSIONS) as con:
         assert rows(con, "ranks") == 2 and rows(con, "kernels") == 0
-    assert "step_summary" not in shown(path)
+    assert "step_summary" not in show(path)
     done = run_here(["steps", str(path), "--json"], {}, path.parent)
     assert done.code == 0 and secret.read_text() not in done.out
 
@@ -217,9 +217,9 @@ def test_an_unfinished_log_beside_the_file_runs_nothing(
 
 
 def test_a_great_many_tables_are_passed_over(spoilt: Callable[..., Path]) -> None:
-    usual = shown(spoilt())
+    usual = show(spoilt())
     path = spoilt("begin", *(f"create table t{n} (a integer)" for n in range(2000)), "commit")
-    assert shown(path) == usual
+    assert show(path) == usual
 
 
 def test_what_is_no_database_is_refused(tmp_path: Path) -> None:

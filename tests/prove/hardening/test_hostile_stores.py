@@ -90,7 +90,7 @@ def run(*arguments: object, home: Path) -> Done:
     return done
 
 
-def aged(capture: Path) -> None:
+def age(capture: Path) -> None:
     for path in [capture, *capture.rglob("*")]:
         os.utime(path, (1e9, 1e9), follow_symlinks=False)
 
@@ -132,7 +132,7 @@ def test_nothing_is_deleted_through_a_link(
         link.parent.mkdir(exist_ok=True)
     link.symlink_to(elsewhere)
     before = state_of(elsewhere)
-    aged(capture)
+    age(capture)
     sweep(target, grace_s=0)
     for one in stored_captures(target):
         drop_capture(one)
@@ -146,7 +146,7 @@ def test_the_current_generation_is_no_link(target: Path, capture: Path, elsewher
     current.symlink_to(elsewhere)
     before = state_of(elsewhere)
     (capture / INDEX).unlink()
-    aged(capture)
+    age(capture)
     sweep(target, grace_s=0)
     with pytest.raises(StoreError, match=f"{current.name}.*maybe a link"):
         store.open(target)
@@ -168,7 +168,7 @@ def test_a_link_put_in_place_while_we_delete_leads_nowhere(
         old = shutil.copytree(old, capture / "rank=0" / GENERATION)
     for name in ("kernels.1.parquet", "kernels.2.parquet"):
         (old / name).write_text("superseded")
-    aged(capture)
+    age(capture)
     shutil.rmtree(elsewhere)
     shutil.copytree(old, elsewhere)
     before = state_of(elsewhere)
@@ -213,7 +213,7 @@ def test_only_what_is_named_as_ours_is_deleted(target: Path, capture: Path) -> N
     for path in [*kept, gone]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
-    aged(capture)
+    age(capture)
     assert sweep(target, grace_s=0) == 1
     assert not gone.exists()
     assert all(path.exists() for path in kept)

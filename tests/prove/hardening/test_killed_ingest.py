@@ -36,7 +36,7 @@ def command(source: Path, target: Path, jobs: int) -> list[str]:
     return [sys.executable, "-m", "npuscope", "ingest", str(source), *options]
 
 
-def started(source: Path, target: Path, jobs: int = 1) -> subprocess.Popen[bytes]:
+def start(source: Path, target: Path, jobs: int = 1) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     return subprocess.Popen(
         command(source, target, jobs), env=environment, cwd=source,
@@ -57,7 +57,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
     """The store of an ingest that nobody disturbed, and how long it was written, in s."""
     target = tmp_path_factory.mktemp("whole") / "store"
-    process = started(source, target)
+    process = start(source, target)
     while not target.exists() and process.poll() is None:
         time.sleep(0.01)
     began = time.monotonic()
@@ -84,7 +84,7 @@ def counts(target: Path) -> Counts:
 
 
 @contextmanager
-def watched(target: Path, whole: Path) -> Iterator[list[int]]:
+def watch(target: Path, whole: Path) -> Iterator[list[int]]:
     """Reads the store all the time; at the end, no rank may ever have been seen in part.
 
     Yields how many ranks each look saw.
@@ -126,7 +126,7 @@ def kill_somewhere(source: Path, target: Path, writing_s: float, chance: random.
 
     writing_s: how long an ingest of everything writes here.
     """
-    process = started(source, target, jobs=chance.choice([1, 2]))
+    process = start(source, target, jobs=chance.choice([1, 2]))
     when = chance.random()
     if when < 0.1:
         time.sleep(chance.random())
@@ -157,7 +157,7 @@ def test_killed_at_any_moment_and_resumed(
     published: list[int] = []
     for turn in range(KILLS // IN_A_ROW):
         target = tmp_path / f"store{turn}"
-        with watched(target, whole) as seen:
+        with watch(target, whole) as seen:
             for _ in range(IN_A_ROW):
                 kill_somewhere(source, target, writing_s, chance)
                 published.append(len(manifests(target)))
@@ -175,8 +175,8 @@ def test_two_ingests_and_three_readers(
     whole, _ = undisturbed
     target = tmp_path / "store"
     with ExitStack() as readers:
-        looks = [readers.enter_context(watched(target, whole)) for _ in range(3)]
-        both = [started(source, target) for _ in range(2)]
+        looks = [readers.enter_context(watch(target, whole)) for _ in range(3)]
+        both = [start(source, target) for _ in range(2)]
         assert [process.wait(timeout=240) for process in both] == [0, 0]
     assert all(len(seen) > 3 and max(seen) == RANKS for seen in looks)
     assert_equal_stores(whole, target)

@@ -13,7 +13,7 @@ import pytest
 from tests.prove.hardening.captures import (
     SAMPLES,
     beside_light,
-    copied,
+    copy,
     files_of,
     rank_folders,
     truth,
@@ -52,7 +52,7 @@ def cut_and_read(name: str, number: int, folder: Path, light: Path) -> list[str]
         rank = chance.choice(sorted(parts))
     work = folder / str(number)
     expected = truth(tuple(parts.items()), folder / f"whole-{os.getpid()}")
-    source = copied(parts, work)
+    source = copy(parts, work)
     path, done, looks_whole = cut_anywhere(source / parts[rank].name, chance)
     told = run_ingest(source, work, apart=number % APART == 0)
     shutil.rmtree(work)

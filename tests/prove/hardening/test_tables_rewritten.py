@@ -17,11 +17,11 @@ Table = list[list[str]]
 Rewrite = Callable[[bytes], bytes]
 
 
-def parsed(content: bytes) -> Table:
+def parse(content: bytes) -> Table:
     return list(csv.reader(io.StringIO(content.decode("utf-8"), newline="")))
 
 
-def written(rows: Table, *, delimiter: str = ",", is_all_quoted: bool = False) -> bytes:
+def write(rows: Table, *, delimiter: str = ",", is_all_quoted: bool = False) -> bytes:
     text = io.StringIO(newline="")
     if is_all_quoted:
         writer = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n")
@@ -31,7 +31,7 @@ def written(rows: Table, *, delimiter: str = ",", is_all_quoted: bool = False) -
     return text.getvalue().encode()
 
 
-def marked(content: bytes) -> bytes:
+def mark(content: bytes) -> bytes:
     return b"\xef\xbb\xbf" + content
 
 
@@ -44,44 +44,44 @@ def unix_lines(content: bytes) -> bytes:
 
 
 def all_quoted(content: bytes) -> bytes:
-    return written(parsed(content), is_all_quoted=True)
+    return write(parse(content), is_all_quoted=True)
 
 
-def reordered(content: bytes) -> bytes:
-    rows = parsed(content)
+def reorder(content: bytes) -> bytes:
+    rows = parse(content)
     order = list(range(len(rows[0])))
     random.Random(3).shuffle(order)
-    return written([[row[place] for place in order] for row in rows])
+    return write([[row[place] for place in order] for row in rows])
 
 
 def with_more_columns(content: bytes) -> bytes:
-    rows = parsed(content)
+    rows = parse(content)
     titles, *cells = rows
     more = [['"odd"', *titles, "New Column(us)", "新"], *(["x,y", *row, "7", ""] for row in cells)]
-    return written(more)
+    return write(more)
 
 
 def with_blank_lines(content: bytes) -> bytes:
     return content.replace(b"\n", b"\n\n", 3) + b"\n\r\n\n"
 
 
-def padded(content: bytes) -> bytes:
+def pad(content: bytes) -> bytes:
     """Blanks around titles, and a tab behind each cell, as producers write them."""
-    titles, *cells = parsed(content)
-    return written([[f" {title} " for title in titles], *([f"{c}\t" for c in r] for r in cells)])
+    titles, *cells = parse(content)
+    return write([[f" {title} " for title in titles], *([f"{c}\t" for c in r] for r in cells)])
 
 
 HARMLESS: tuple[Rewrite, ...] = (
-    marked, dos_lines, unix_lines, all_quoted, reordered, with_more_columns, with_blank_lines,
-    padded,
+    mark, dos_lines, unix_lines, all_quoted, reorder, with_more_columns, with_blank_lines,
+    pad,
 )  # fmt: skip
 
 
 def without_a_column(content: bytes) -> bytes:
     """The one in the middle."""
-    rows = parsed(content)
+    rows = parse(content)
     place = len(rows[0]) // 2
-    return written([row[:place] + row[place + 1 :] for row in rows])
+    return write([row[:place] + row[place + 1 :] for row in rows])
 
 
 def with_zero_bytes(content: bytes) -> bytes:
@@ -95,8 +95,8 @@ def with_a_stray_quote(content: bytes) -> bytes:
 
 
 def with_short_rows(content: bytes) -> bytes:
-    rows = parsed(content)
-    return written([row if n % 5 else row[: len(row) // 2] for n, row in enumerate(rows, start=1)])
+    rows = parse(content)
+    return write([row if n % 5 else row[: len(row) // 2] for n, row in enumerate(rows, start=1)])
 
 
 def as_utf16(content: bytes) -> bytes:
@@ -104,7 +104,7 @@ def as_utf16(content: bytes) -> bytes:
 
 
 def with_semicolons(content: bytes) -> bytes:
-    return written(parsed(content), delimiter=";")
+    return write(parse(content), delimiter=";")
 
 
 def twice(content: bytes) -> bytes:

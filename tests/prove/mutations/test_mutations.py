@@ -38,7 +38,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def planted(source: Path, defect: Defect) -> Iterator[None]:
+def plant(source: Path, defect: Defect) -> Iterator[None]:
     """The copy has the defect meanwhile, in files with a time of their own: what Python compiled of
     the file without it is not taken for it."""
     kept = [(source / edit.file, (source / edit.file).stat()) for edit in defect.edits]
@@ -85,7 +85,7 @@ def test_the_chosen_tests_pass_on_an_unchanged_copy_and_run_its_code(source: Pat
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
 def test_a_planted_defect_is_noticed(source: Path, defect: Defect) -> None:
-    with planted(source, defect):
+    with plant(source, defect):
         done = run_tests(source, ["-x", *defect.tests])
 
     told = done.stdout + done.stderr

@@ -35,7 +35,7 @@ class Peer:
     why_not: str = ""
 
 
-def installed() -> Peer:
+def install() -> Peer:
     """The packages of the dependency group `peers` in an environment that is made where there is
     none of them yet; one process at a time."""
     [wanted] = re.findall(r"^peers = (.*)$", _PYPROJECT.read_text(encoding="utf-8"), re.M)

@@ -17,7 +17,7 @@ from npuscope.sample_traces.capture import captures
 from npuscope.sample_traces.forms.cluster import ClusterForm, write_cluster_output
 from npuscope.sample_traces.generate import Job, write_job
 from tests.analysis.doctor.test_compared_steps import BY_RULE, compare
-from tests.prove.peers.msprof_analyze import installed
+from tests.prove.peers.msprof_analyze import install
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ ASKED = (
 
 @pytest.fixture(scope="module")
 def tool() -> str:
-    peer = installed()
+    peer = install()
     if peer.why_not:
         reason = f"msprof-analyze could not be installed: {peer.why_not}"
         assert os.environ.get("CI") != "true", reason

@@ -19,7 +19,7 @@ from npuscope.analysis.scope import ALL
 from npuscope.collector.store import store
 from npuscope.profile import summary_versions
 from npuscope.sample_traces.job import Job, small
-from tests.prove.peers.msprof_analyze import installed
+from tests.prove.peers.msprof_analyze import install
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +67,7 @@ def sheets(workbook: Path) -> dict[str, Sheet]:
 def theirs(
     written_job: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Sheet]:
-    peer = installed()
+    peer = install()
     if peer.why_not:
         reason = f"msprof-analyze could not be installed: {peer.why_not}"
         assert os.environ.get("CI") != "true", reason

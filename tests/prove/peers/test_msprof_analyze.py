@@ -23,7 +23,7 @@ from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.sample_traces.generate import COMMITTED, write_job
 from tests.conftest import REPOSITORY
-from tests.prove.peers.msprof_analyze import Row, installed, rows, run_recipe
+from tests.prove.peers.msprof_analyze import Row, install, rows, run_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ class Both:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
-    peer = installed()
+    peer = install()
     if peer.why_not:
         reason = f"msprof-analyze could not be installed: {peer.why_not}"
         assert os.environ.get("CI") != "true", reason
@@ -67,7 +67,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
         yield Both(con, results)
 
 
-def rounded(found: Iterable[Sequence[object]], digits: int = 6) -> set[Row]:
+def round_all(found: Iterable[Sequence[object]], digits: int = 6) -> set[Row]:
     return {tuple(round(v, digits) if isinstance(v, float) else v for v in row) for row in found}
 
 
@@ -138,12 +138,12 @@ def test_groups(both: Both) -> None:
 
 
 def test_times_that_hccl_measured(both: Both) -> None:
-    theirs = rounded(both.theirs(
+    theirs = round_all(both.theirs(
         "communication_time_sum",
         "select step, cast(rank_id as integer), hccl_op_name, group_name, elapsed_time,"
         " transit_time, wait_time, synchronization_time, idle_time from ClusterCommunicationTime",
     ))  # fmt: skip
-    ours = rounded(both.ours(
+    ours = round_all(both.ours(
         "select 'step' || step, rank, name, group_hash, elapse_ns / 1e6, transit_ns / 1e6,"
         " wait_ns / 1e6, synchronization_ns / 1e6, idle_ns / 1e6 from comm_times",
     ))  # fmt: skip
@@ -156,13 +156,13 @@ def test_times_that_hccl_measured(both: Both) -> None:
 
 
 def test_traffic_of_links(both: Both) -> None:
-    theirs = rounded(both.theirs(
+    theirs = round_all(both.theirs(
         "communication_time_sum",
         "select step, cast(rank_id as integer), hccl_op_name, group_name, band_type, transit_size,"
         " transit_time, bandwidth, package_size, cast(count as integer), total_duration"
         " from ClusterCommunicationBandwidth where hccl_op_name <> 'Total Op Info'",
     ))  # fmt: skip
-    ours = rounded(both.ours(
+    ours = round_all(both.ours(
         "select 'step' || step, rank, name, group_hash, link, size_bytes / 1e6, time_ns / 1e6,"
         " bandwidth_bytes_per_s / 1e9, p.size_bytes / 1e6, p.packet_count, p.time_ns / 1e6"
         " from (select *, unnest(coalesce(packets, [{'size_bytes': 0, 'packet_count': 0,"
@@ -173,7 +173,7 @@ def test_traffic_of_links(both: Both) -> None:
 
 
 def test_the_link_matrix(both: Both) -> None:
-    theirs = rounded(both.theirs(
+    theirs = round_all(both.theirs(
         "communication_matrix_sum",
         "select step, hccl_op_name, group_name, cast(src_rank as integer),"
         " cast(dst_rank as integer), transport_type, op_name, transit_size, transit_time"
@@ -183,7 +183,7 @@ def test_the_link_matrix(both: Both) -> None:
     words = {"reduceScatter": "reduce", "allToAllV": "alltoall"}
     cases = "".join(f" when '{name}' then '{word}'" for name, word in words.items())
     word = f"case op_type{cases} else lower(op_type) end"
-    ours = rounded(both.ours(
+    ours = round_all(both.ours(
         f"select 'step' || step, {word} || '-' || variant, group_hash, src_rank, dst_rank, link,"
         " coalesce(name, ''), size_bytes / 1e6, time_ns / 1e6 from comm_matrix",
     ))  # fmt: skip
@@ -204,7 +204,7 @@ def test_the_producers_steps(both: Both) -> None:
     times = ", ".join(f"{name}_ns / 1e3" for name in names)
     ours = both.ours(f"select step, rank, {times} from profiler_steps")
     assert len(ours) == 16
-    assert rounded(ours) == rounded(theirs)
+    assert round_all(ours) == round_all(theirs)
 
 
 def test_the_parts_of_steps(both: Both) -> None:

@@ -12,7 +12,7 @@ from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.sample_traces.generate import Job, write_job
 from tests.cli.command import rows_of
-from tests.prove.peers.msprof_analyze import Peer, installed, rows, run_recipe
+from tests.prove.peers.msprof_analyze import Peer, install, rows, run_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ CASES: dict[str, tuple[dict[str, Any], set[int] | None, set[tuple[int, str]]]] =
 
 @pytest.fixture(scope="module")
 def peer() -> Peer:
-    found = installed()
+    found = install()
     if found.why_not:
         reason = f"msprof-analyze could not be installed: {found.why_not}"
         assert os.environ.get("CI") != "true", reason

@@ -20,9 +20,9 @@ def database(folder: Path, *statements: str) -> Path:
     return path
 
 
-def test_databases_of_mindspore_and_msprof(staged: Staged) -> None:
+def test_databases_of_mindspore_and_msprof(stage: Staged) -> None:
     path = database(
-        staged.folder,
+        stage.folder,
         "create table CommAnalyzerTime (hccl_op_name, group_name, start_timestamp, elapse_time,"
         " transit_time, wait_time, synchronization_time, idle_time)",
         "insert into CommAnalyzerTime values"
@@ -39,30 +39,30 @@ def test_databases_of_mindspore_and_msprof(staged: Staged) -> None:
         "insert into CommAnalyzerMatrix values"
         f" ('hcom_receive__1_1', '{HASH}', '1', '0', 'HCCS', 3, 1, 3)",
     )
-    staged.read(analysis_db, {"analysis_db": path})
-    assert staged.rows("select step, op_type, category, start_ns, elapse_ns from comm_times") == [
+    stage.read(analysis_db, {"analysis_db": path})
+    assert stage.rows("select step, op_type, category, start_ns, elapse_ns from comm_times") == [
         (None, "receive", "p2p", 10250, 1e6)
     ]
-    links = staged.con.execute("select link, size_bytes, packets from comm_links order by 1")
+    links = stage.con.execute("select link, size_bytes, packets from comm_links order by 1")
     assert links.fetchall() == [
         ("HCCS", 3e6, [{"size_bytes": 1e6, "packet_count": 1, "time_ns": 2.5e5},
                        {"size_bytes": 2e6, "packet_count": 1, "time_ns": 7.5e5}]),
         ("SDMA", 3e6, None),
     ]  # fmt: skip
-    assert staged.rows(
+    assert stage.rows(
         "select variant, name, op_type, src_group_rank, dst_group_rank from comm_matrix"
     ) == [("op", "hcom_receive__1_1", "receive", 1, 0)]
 
 
-def test_steps_and_missing_columns_of_the_step_table(staged: Staged) -> None:
+def test_steps_and_missing_columns_of_the_step_table(stage: Staged) -> None:
     path = database(
-        staged.folder,
+        stage.folder,
         "create table StepTraceTime (step text, computing numeric, communication numeric, stage)",
         "insert into StepTraceTime values ('50', 4001.281999999992, 'N/A', '12.5'),"
         " (null, 1, 2, 3), ('step13', null, 0, 'x')",
     )
-    staged.read(analysis_db, {"analysis_db": path})
-    assert staged.rows(
+    stage.read(analysis_db, {"analysis_db": path})
+    assert stage.rows(
         "select step, computing_ns, communication_ns, stage_ns, preparing_ns from profiler_steps"
     ) == [
         (50, 4001281.999999992, None, 12500.0, None), (None, 1000.0, 2000.0, 3000.0, None),
@@ -70,29 +70,29 @@ def test_steps_and_missing_columns_of_the_step_table(staged: Staged) -> None:
     ]  # fmt: skip
 
 
-def test_an_empty_file_and_an_empty_schema(staged: Staged) -> None:
-    nothing = staged.folder / "communication_analyzer.db"
+def test_an_empty_file_and_an_empty_schema(stage: Staged) -> None:
+    nothing = stage.folder / "communication_analyzer.db"
     nothing.touch()
     bare = database(
-        staged.folder, "create table t (id integer primary key autoincrement)", "drop table t"
+        stage.folder, "create table t (id integer primary key autoincrement)", "drop table t"
     )
-    log = staged.read(analysis_db, {"analysis_db": [nothing, bare]})
+    log = stage.read(analysis_db, {"analysis_db": [nothing, bare]})
     assert log.warnings == ["communication_analyzer.db: empty file"]
     assert log.damage == {str(nothing): "empty file"}
 
 
-def test_a_database_of_something_else_is_told(staged: Staged) -> None:
-    log = staged.read(
-        analysis_db, {"analysis_db": [database(staged.folder, "create table unrelated (a)")]}
+def test_a_database_of_something_else_is_told(stage: Staged) -> None:
+    log = stage.read(
+        analysis_db, {"analysis_db": [database(stage.folder, "create table unrelated (a)")]}
     )
     [reason] = log.damage.values()
     assert reason == "none of the tables of an analysis database, but unrelated"
 
 
-def test_sums_over_operations_are_none(staged: Staged) -> None:
+def test_sums_over_operations_are_none(stage: Staged) -> None:
     names = ("hcom_send__1_1", "Total Op Info", "TOTAL", None)
     path = database(
-        staged.folder,
+        stage.folder,
         "create table CommAnalyzerTime (hccl_op_name, group_name, start_timestamp, elapse_time)",
         "create table CommAnalyzerBandwidth (hccl_op_name, group_name, transport_type,"
         " transit_size, transit_time)",
@@ -108,7 +108,7 @@ def test_sums_over_operations_are_none(staged: Staged) -> None:
             sql = f"insert into CommAnalyzer{table} values (?, '{HASH}', {values})"
             con.executemany(sql, [(name,) for name in names])
     con.close()
-    staged.read(analysis_db, {"analysis_db": path})
+    stage.read(analysis_db, {"analysis_db": path})
     for table in ("comm_times", "comm_links", "comm_matrix"):
-        rows = staged.rows(f"select name from {table} order by 1")
+        rows = stage.rows(f"select name from {table} order by 1")
         assert rows == [("hcom_send__1_1",), (None,)], table  # one without a name is one

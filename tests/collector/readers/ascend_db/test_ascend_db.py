@@ -61,10 +61,10 @@ def real(
     ],
 )
 def test_steps_without_a_table_of_their_own(
-    real: Real, staged: Staged, change: str, light: bool
+    real: Real, stage: Staged, change: str, light: bool
 ) -> None:
     """The framework names its steps as well; its ranges are those of STEP_TIME."""
-    path = staged.folder / "a.db"
+    path = stage.folder / "a.db"
     shutil.copyfile(next(real.folder.glob("ascend_pytorch_profiler_*.db")), path)
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute(change)
@@ -73,14 +73,14 @@ def test_steps_without_a_table_of_their_own(
     source = RankSource("job", "pytorch", real.rank, "test", {"main_db": (file,)})
     source = replace(source, selection=replace(source.selection, light=light))
     log = ReadLog()
-    ascend_db.read(staged.con, source, log, frozenset({"steps", "marks"}), lambda _: None)
+    ascend_db.read(stage.con, source, log, frozenset({"steps", "marks"}), lambda _: None)
     assert log.rules["steps"] == "ProfilerStep marks of the DB"
-    [(step, start, end)] = staged.rows("select step, window_start_ns, window_end_ns from steps")
+    [(step, start, end)] = stage.rows("select step, window_start_ns, window_end_ns from steps")
     gold = real.gold["steps"]["50"]["db"]
     assert (step, start, end) == (50, gold["host_start"], gold["host_end"])
     assert "steps" not in real.log.rules
     if not light:
-        assert staged.rows("from steps") == real.rows("from steps")
+        assert stage.rows("from steps") == real.rows("from steps")
 
 
 def union_ns(intervals: list[tuple[int, int]]) -> int:
@@ -147,16 +147,16 @@ def test_real_kernels(real: Real) -> None:
         assert real.rows(f"select {known} from kernels") == [(0, 0, 0, 0)]
 
 
-def test_real_pmu(staged: Staged, real_data: Path) -> None:
+def test_real_pmu(stage: Staged, real_data: Path) -> None:
     folder = real_data / "alexnet_ddp_db_level1/rank0_ascend_pt/ASCEND_PROFILER_OUTPUT"
-    staged.read(ascend_db, {"main_db": folder / "ascend_pytorch_profiler_0.db"})
-    [kernel] = staged.records("from kernels order by start_ns limit 1")
+    stage.read(ascend_db, {"main_db": folder / "ascend_pytorch_profiler_0.db"})
+    [kernel] = stage.records("from kernels order by start_ns limit 1")
     assert kernel["aiv_time_ns"] == pytest.approx(49912.98611111111, abs=0)
     assert kernel["aiv_cycles"] == 2874988
     assert kernel["pmu"]["aiv_vec_ratio"] == pytest.approx(0.18843904739776304, abs=0)
     assert "aiv_total_time" not in kernel["pmu"]
     assert (kernel["input_shapes"], kernel["block_count"]) == ("32,3,224,224", 32)
-    [(cells,)] = staged.rows("select sum(cardinality(pmu) + 4)::bigint from kernels")
+    [(cells,)] = stage.rows("select sum(cardinality(pmu) + 4)::bigint from kernels")
     assert cells == 5180  # every row of TASK_PMU_INFO
 
 
@@ -189,10 +189,10 @@ def test_real_communication(real: Real) -> None:
     assert real.rows(unmatched) == [(0,)]
 
 
-def test_placeholders_of_level0_are_unknown(staged: Staged, real_data: Path) -> None:
+def test_placeholders_of_level0_are_unknown(stage: Staged, real_data: Path) -> None:
     folder = real_data / "alexnet_ddp_db_level0/rank0_ascend_pt/ASCEND_PROFILER_OUTPUT"
-    staged.read(ascend_db, {"main_db": folder / "ascend_pytorch_profiler_0.db"})
-    assert staged.rows(
+    stage.read(ascend_db, {"main_db": folder / "ascend_pytorch_profiler_0.db"})
+    assert stage.rows(
         """select count(*), count(plane_id), count(task_type), count(size_bytes),
             count(src_group_rank), count(dst_group_rank), count(transport), count(link),
             count(rdma_type), count(data_type), count(notify_id), count(start_ns)
@@ -278,11 +278,11 @@ def test_real_facts(real: Real) -> None:
     }  # fmt: skip
 
 
-def test_real_host_ops(staged: Staged, real_data: Path) -> None:
+def test_real_host_ops(stage: Staged, real_data: Path) -> None:
     folder = real_data / "alexnet_ddp_db_level1/rank0_ascend_pt/ASCEND_PROFILER_OUTPUT"
-    staged.read(ascend_db, {"main_db": folder / "ascend_pytorch_profiler_0.db"})
+    stage.read(ascend_db, {"main_db": folder / "ascend_pytorch_profiler_0.db"})
     # This build writes shapes and types into each other's column.
-    [conv] = staged.records("from host_ops where name = 'aten::conv2d' order by start_ns limit 1")
+    [conv] = stage.records("from host_ops where name = 'aten::conv2d' order by start_ns limit 1")
     assert conv["input_shapes"] == "32,3,224,224;64,3,11,11;64;;;;"
     assert conv["input_dtypes"].startswith("float;float;float;ScalarList")
     frames = conv["call_stack"].split("\n")
@@ -290,4 +290,4 @@ def test_real_host_ops(staged: Staged, real_data: Path) -> None:
     assert "<module>" in frames[-1]
     paired = """select count(*) from host_ops e join host_ops d using (connection_id)
         where e.kind = 'enqueue' and d.kind = 'dequeue' and d.start_ns >= e.start_ns"""
-    assert staged.rows(paired) == [(159,)]
+    assert stage.rows(paired) == [(159,)]

@@ -15,8 +15,8 @@ from tests.collector.readers.ascend_db.profiler_databases import (
 )
 
 
-def test_counters_keep_their_values(staged: Staged) -> None:
-    fill(staged, {
+def test_counters_keep_their_values(stage: Staged) -> None:
+    fill(stage, {
         "STRING_IDS": STRINGS,
         "AICORE_FREQ": ("deviceId, timestampNs, freq, dieId", [(0, T0, 1800, 0), (0, T0, 800, 1)]),
         "HBM": ("deviceId, timestampNs, bandwidth NUMERIC, hbmId, type", [(0, T0, 12.5, 2, 18)]),
@@ -28,7 +28,7 @@ def test_counters_keep_their_values(staged: Staged) -> None:
         "HCCS": ("deviceId, timestampNs, txThroughput, note", [
             (NONE, T0, None, "x"), (0, T0, 8, "x")]),
     })  # fmt: skip
-    assert staged.rows(
+    assert stage.rows(
         "select device_id, name, series, value from counters order by name, series"
     ) == [
         (0, "AI Core Freq", "MHz", 1800),
@@ -44,9 +44,9 @@ def test_counters_keep_their_values(staged: Staged) -> None:
     ]
 
 
-def test_memory_without_the_frameworks_curve(staged: Staged) -> None:
+def test_memory_without_the_frameworks_curve(stage: Staged) -> None:
     strings = (STRINGS[0], [*STRINGS[1], (50, "MindSpore")])
-    log = fill(staged, {
+    log = fill(stage, {
         "STRING_IDS": strings,
         "NPU_OP_MEM": ("timestampNs, totalAllocate, totalReserve, component, deviceId", [
             (T0, 5, 8, 50, 0)]),
@@ -54,7 +54,7 @@ def test_memory_without_the_frameworks_curve(staged: Staged) -> None:
         "NPU_MODULE_MEM": ("moduleId, timestampNs, totalReserved, deviceId", [
             (3, T0 + 2, 1024, 0), (404, T0 + 3, -1024, 0)]),
     })  # fmt: skip
-    assert staged.rows("""select source, component, allocated_bytes, reserved_bytes from memory
+    assert stage.rows("""select source, component, allocated_bytes, reserved_bytes from memory
         order by timestamp_ns""",
     ) == [
         ("record", "MindSpore", 5, 8), ("record", "APP", None, 99),
@@ -63,10 +63,10 @@ def test_memory_without_the_frameworks_curve(staged: Staged) -> None:
     assert log.rules["ascend_db.memory_curve"] == "NPU_OP_MEM"
 
 
-def test_what_a_process_holds_is_in_both_kinds_of_memory(staged: Staged) -> None:
+def test_what_a_process_holds_is_in_both_kinds_of_memory(stage: Staged) -> None:
     strings = (STRINGS[0], [*STRINGS[1], (51, "device")])
     unknown, most = -1, (1 << 63) - 1
-    fill(staged, {
+    fill(stage, {
         "STRING_IDS": strings,
         "NPU_MEM": ("type, ddr, hbm, timestampNs, deviceId", [
             (17, 700, 99, T0, 0), (51, 900, 100, T0 + 1, 0), (17, 5, unknown, T0 + 2, 0),
@@ -75,42 +75,42 @@ def test_what_a_process_holds_is_in_both_kinds_of_memory(staged: Staged) -> None
         ]),
     })  # fmt: skip
 
-    assert staged.rows("select component, reserved_bytes from memory order by timestamp_ns") == [
+    assert stage.rows("select component, reserved_bytes from memory order by timestamp_ns") == [
         ("APP", 799), ("DEVICE", 1000), ("APP", 5), ("APP", 8), ("APP", None), ("APP", None),
     ]  # fmt: skip
 
 
-def test_a_database_without_a_column_for_ddr_gives_what_is_in_hbm(staged: Staged) -> None:
-    fill(staged, {
+def test_a_database_without_a_column_for_ddr_gives_what_is_in_hbm(stage: Staged) -> None:
+    fill(stage, {
         "STRING_IDS": STRINGS, "NPU_MEM": ("type, hbm, timestampNs, deviceId", [(17, 99, T0, 0)]),
     })  # fmt: skip
 
-    assert staged.rows("select reserved_bytes from memory") == [(99,)]
+    assert stage.rows("select reserved_bytes from memory") == [(99,)]
 
 
 @pytest.mark.parametrize(
     ("mapping", "expected"),
     [([(2, 4), (1, 6)], 4), ([(-1, 6)], 6), ([(5, 6)], 3), ([], 3)],
 )
-def test_the_ranks_device(staged: Staged, mapping: list[tuple[int, int]], expected: int) -> None:
-    fill(staged, {
+def test_the_ranks_device(stage: Staged, mapping: list[tuple[int, int]], expected: int) -> None:
+    fill(stage, {
         "TASK": (TASK, [task(1, 0, 1, device=3), task(2, 1, 1, device=3), task(3, 2, 1, device=4)]),
         "RANK_DEVICE_MAP": ("rankId, deviceId", mapping),
         "NPU_INFO": ("id, name", [(3, "Ascend910A"), (4, "Ascend910B"), (6, "Ascend950")]),
     }, rank=2)  # fmt: skip
     chip = {3: "Ascend910A", 4: "Ascend910B", 6: "Ascend950"}[expected]
-    assert staged.rows("select device_id, chip_name from ranks") == [(expected, chip)]
+    assert stage.rows("select device_id, chip_name from ranks") == [(expected, chip)]
 
 
-def test_groups_and_layout_of_the_job(staged: Staged) -> None:
+def test_groups_and_layout_of_the_job(stage: Staged) -> None:
     group = '{"group_name_0": {"group_name": "tp", "group_rank": 1, "global_ranks": [0, 1]}}'
-    log = fill(staged, {
+    log = fill(stage, {
         "META_DATA": ("name TEXT, value TEXT", [
             ("ENV_VARIABLES", "{}"), ("ENV_VARIABLES", "{}"), ("SCHEMA_VERSION", "1.2.0"),
             ("parallel_group_info", group), ("distributed_args", '{"world_size": 4}')]),
     }, rank=1)  # fmt: skip
-    assert staged.rows("from groups") == [
+    assert stage.rows("from groups") == [
         ("5862276093215481612", "group_name_0", "tp", "tp", 1, [0, 1])
     ]
-    assert staged.rows("select world_size, tp_size, tp_rank from ranks") == [(4, 2, 1)]
+    assert stage.rows("select world_size, tp_size, tp_rank from ranks") == [(4, 2, 1)]
     assert log.rules["ascend_db.schema_version"] == "1.2.0"

@@ -88,69 +88,69 @@ def name_type(con: duckdb.DuckDBPyConnection, table: str) -> str:
     return str(kind).partition("(")[0]
 
 
-def test_words_say_what_text_does(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(staged.folder / "a.db", job())
-    staged.read(ascend_db, {"main_db": path})
-    text = {table: content(staged.con, table) for table in words.LARGE}
+def test_words_say_what_text_does(stage: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(stage.folder / "a.db", job())
+    stage.read(ascend_db, {"main_db": path})
+    text = {table: content(stage.con, table) for table in words.LARGE}
     assert all(text.values())
-    assert {name_type(staged.con, table) for table in words.LARGE} == {"VARCHAR"}
+    assert {name_type(stage.con, table) for table in words.LARGE} == {"VARCHAR"}
     for table in words.LARGE:
-        staged.con.execute(f"delete from {table}")
+        stage.con.execute(f"delete from {table}")
     monkeypatch.setattr(ascend_db, "WORDS_FROM_BYTES", 0)
-    staged.read(ascend_db, {"main_db": path})
-    assert {table: content(staged.con, table) for table in words.LARGE} == text
-    assert {name_type(staged.con, table) for table in words.LARGE} == {"ENUM"}
+    stage.read(ascend_db, {"main_db": path})
+    assert {table: content(stage.con, table) for table in words.LARGE} == text
+    assert {name_type(stage.con, table) for table in words.LARGE} == {"ENUM"}
 
 
 @pytest.mark.slow
-def test_parts_add_up_and_stand_in_order(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_add_up_and_stand_in_order(stage: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ascend_db, "WORDS_FROM_BYTES", 0)
-    path = write(staged.folder / "a.db", job())
-    staged.read(ascend_db, {"main_db": path})
-    whole = {table: content(staged.con, table) for table in words.LARGE}
+    path = write(stage.folder / "a.db", job())
+    stage.read(ascend_db, {"main_db": path})
+    whole = {table: content(stage.con, table) for table in words.LARGE}
     assert [len(whole[table]) for table in ("kernels", "launches", "host_ops")] == [
         N // 2, N + N // 5, 2 * N
     ]  # fmt: skip
-    assert {step for (step,) in staged.rows("select distinct step from kernels")} == {7, 8}
+    assert {step for (step,) in stage.rows("select distinct step from kernels")} == {7, 8}
     for table in words.LARGE:
-        staged.con.execute(f"delete from {table}")
-        words.spell_out(staged.con, table)
+        stage.con.execute(f"delete from {table}")
+        words.spell_out(stage.con, table)
     monkeypatch.setattr(large_tables, "_KERNELS_AT_ONCE", 13)
     monkeypatch.setattr(large_tables, "_ROWS_AT_ONCE", 17)
     monkeypatch.setattr(words, "_WORDS_AT_MOST", 0)
-    staged.read(ascend_db, {"main_db": path})
+    stage.read(ascend_db, {"main_db": path})
     for table in words.LARGE:
-        assert content(staged.con, table) == whole[table]
+        assert content(stage.con, table) == whole[table]
         keys = f"select {order(table)} from {table}"
-        assert staged.rows(keys) == staged.rows(f"{keys} order by {order(table)}")
+        assert stage.rows(keys) == stage.rows(f"{keys} order by {order(table)}")
 
 
 def test_words_are_text_again_for_other_readers(
-    staged: Staged, monkeypatch: pytest.MonkeyPatch
+    stage: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ascend_db, "WORDS_FROM_BYTES", 0)
     tables = {**job(), "COMPUTE_TASK_INFO": ("name, globalTaskId", [(2, N + 1)])}
-    staged.read(ascend_db, {"main_db": write(staged.folder / "a.db", tables)})
-    csv = staged.folder / "kernel_details.csv"
+    stage.read(ascend_db, {"main_db": write(stage.folder / "a.db", tables)})
+    csv = stage.folder / "kernel_details.csv"
     csv.write_text(
         "Name,Type,Accelerator Core,Start Time(us),Duration(us),aic_new_ratio\n"
         "unheard of,New,AI_CORE,1700000000000000.001\t,5.5,0.25\n"
     )
-    staged.read(kernel_details, {"kernels": csv}, only=frozenset({"kernels"}))
-    assert staged.rows("select name, pmu['aic_new_ratio'] from kernels") == [("unheard of", 0.25)]
+    stage.read(kernel_details, {"kernels": csv}, only=frozenset({"kernels"}))
+    assert stage.rows("select name, pmu['aic_new_ratio'] from kernels") == [("unheard of", 0.25)]
 
 
 def test_a_reading_that_fails_leaves_nothing_behind(
-    staged: Staged, monkeypatch: pytest.MonkeyPatch
+    stage: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ascend_db, "WORDS_FROM_BYTES", 0)
     many = [(n, n + 1, 1, n) for n in range(20_000)]
     tables = {**job(), "MEMORY_RECORD": ("component, timestamp, totalAllocated, streamPtr", many)}
-    path = write(staged.folder / "a.db", tables)
+    path = write(stage.folder / "a.db", tables)
     path.write_bytes(path.read_bytes()[:-200_000])
     with pytest.raises(TraceFormatError, match="damaged"):
-        staged.read(ascend_db, {"main_db": path})
+        stage.read(ascend_db, {"main_db": path})
     for table in words.LARGE:
-        assert staged.rows(f"select count(*) from {table}") == [(0,)]
-        found = staged.rows(f"select column_name, lower(column_type) from (describe {table})")
+        assert stage.rows(f"select count(*) from {table}") == [(0,)]
+        found = stage.rows(f"select column_name, lower(column_type) from (describe {table})")
         assert found == [(c.name, c.type.lower()) for c in schema.tables()[table].columns]

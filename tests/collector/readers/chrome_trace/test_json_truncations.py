@@ -30,7 +30,7 @@ def event(number: int, rng: random.Random) -> dict[str, Any]:
     return {key: told[key] for key in keys}
 
 
-def written(rng: random.Random) -> tuple[bytes, list[tuple[int, str]]]:
+def write(rng: random.Random) -> tuple[bytes, list[tuple[int, str]]]:
     """A file, and each event's last byte and name."""
     separators = rng.choice(SEPARATORS)
     text = rng.choice(["[", "\ufeff [", '{"schemaVersion": 1, "traceEvents": ['])
@@ -55,7 +55,7 @@ def read(path: Path, log: ReadLog, chunk_bytes: int) -> list[str | None]:
 
 def cut_and_read(folder: Path, seed: int) -> None:
     rng = random.Random(seed)
-    text, ends = written(rng)
+    text, ends = write(rng)
     path = folder / "trace_view.json"
     cut = rng.randint(ends[0][0], len(text))
     path.write_bytes(text[:cut])

@@ -46,7 +46,7 @@ def in_order(found: dict[str, list[pa.Table]], form: Form) -> Rows:
     }
 
 
-def scanned(form: Form, scan: Any, text: bytes, log: ReadLog) -> Rows | None:
+def scan_text(form: Form, scan: Any, text: bytes, log: ReadLog) -> Rows | None:
     if not scan.add(text):
         return None
     found: dict[str, list[pa.Table]] = {}
@@ -70,10 +70,10 @@ def read(form: Form, text: bytes, log: ReadLog) -> Rows | None:
     return in_order(found, form)
 
 
-def compared(form: Form, scan: Any, text: bytes) -> bool:
+def is_same(form: Form, scan: Any, text: bytes) -> bool:
     """Whether the pass took a text; it must give the same rows, and nothing to tell."""
     log, told = ReadLog(), ReadLog()
-    found = scanned(form, scan, text, log)
+    found = scan_text(form, scan, text, log)
     if found is None:
         return False
     assert found == read(form, text, told), text
@@ -104,7 +104,7 @@ def test_damaged_and_odd_events(form: Form) -> None:
     known = seeds(form)
     chance, scan, taken = random.Random("scan"), scan_of(form), 0
     assert all(
-        compared(form, scan, json.dumps([event], ensure_ascii=chance.random() < 0.5).encode())
+        is_same(form, scan, json.dumps([event], ensure_ascii=chance.random() < 0.5).encode())
         for event in known
         if not {type(event.get(key)) for key in ("pid", "tid")} - {int, type(None)}
     )
@@ -116,7 +116,7 @@ def test_damaged_and_odd_events(form: Form) -> None:
                 text, _ = byte_mutations.mutate(chance, text, text)
             else:
                 text, _ = json_mutations.mutate(chance, text)
-        taken += compared(form, scan, text[: 1 << 16])
+        taken += is_same(form, scan, text[: 1 << 16])
     assert taken > COUNT // 10
 
 
@@ -149,7 +149,7 @@ TAKEN = [
 def test_what_is_documented_is_taken(number: int) -> None:
     form = FORMS[0]
     text = json.dumps([TAKEN[number], event()], ensure_ascii=False).encode()
-    assert compared(form, scan_of(form), text)
+    assert is_same(form, scan_of(form), text)
 
 
 HANDED_OVER = [
@@ -169,14 +169,14 @@ def test_what_is_unusual_is_handed_over(field: str) -> None:
     fields.pop(field.split('"')[1], None)
     text = ", ".join([field, *(f'"{key}": {value}' for key, value in fields.items())])
     scan = scan_of(form)
-    assert not compared(form, scan, f"[{{{text}}}]".encode())
-    assert compared(form, scan, json.dumps([event()]).encode())  # and nothing of it stayed behind
+    assert not is_same(form, scan, f"[{{{text}}}]".encode())
+    assert is_same(form, scan, json.dumps([event()]).encode())  # and nothing of it stayed behind
 
 
 def test_what_is_no_utf8_is_handed_over() -> None:
     form = FORMS[0]
     text = json.dumps([event(odd="x")]).encode().replace(b'"x"', b'"\xff"')
-    assert not compared(form, scan_of(form), text)
+    assert not is_same(form, scan_of(form), text)
 
 
 ALIKE = (
@@ -201,11 +201,11 @@ def test_keys_in_any_order_beside_keys_alike() -> None:
         for one in few:
             if one["ph"] != "C" and one.get("args"):
                 one["args"] = shuffled(one["args"])
-        taken += compared(form, scan, json.dumps(few).encode())
+        taken += is_same(form, scan, json.dumps(few).encode())
     assert taken > COUNT // 10
 
 
-def staged(path: Path, folder: Path, form: Form, monkeypatch: pytest.MonkeyPatch) -> list[Rows]:
+def stage_rows(path: Path, folder: Path, form: Form, monkeypatch: pytest.MonkeyPatch) -> list[Rows]:
     """All rows of a file, by the present reader and by the pass."""
     both = []
     for name, least in (("read", 1 << 60), ("scanned", 0)):
@@ -223,7 +223,9 @@ def test_whole_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stacks: bo
         paths += sorted(REAL_DATA.glob("alexnet*text*/rank0*/*/trace_view.json"))
         paths += sorted(REAL_DATA.glob("msprof*/*/*/*/msprof_0_2_[12].json"))
     for number, path in enumerate(paths):
-        read, scanned = staged(path, tmp_path / str(number), TraceForm(stacks=stacks), monkeypatch)
+        read, scanned = stage_rows(
+            path, tmp_path / str(number), TraceForm(stacks=stacks), monkeypatch
+        )
         assert read == scanned
         assert sum(map(len, read.values())) > 100
 
@@ -236,7 +238,7 @@ def test_a_file_that_is_scanned_and_read_by_turns(
         known[place] = {**known[place], "pid": "process 7"}
     path = tmp_path / "t.json"
     path.write_text(json.dumps(known * 3))
-    read, scanned = staged(path, tmp_path / "staged", TraceForm(), monkeypatch)
+    read, scanned = stage_rows(path, tmp_path / "staged", TraceForm(), monkeypatch)
     assert read == scanned
 
 
@@ -246,7 +248,7 @@ def test_ranges_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran
     known = events_of(sorted(SAMPLE.glob("*/*/trace_view.json"))[0])
     path = tmp_path / "t.json"
     path.write_text(json.dumps(known * (9_000_000 * ranges // 2 // len(json.dumps(known)) + 1)))
-    (whole, _) = staged(path, tmp_path / "whole", TraceForm(), monkeypatch)
+    (whole, _) = stage_rows(path, tmp_path / "whole", TraceForm(), monkeypatch)
     monkeypatch.setattr(staging, "APART_BYTES", 0)
     monkeypatch.setattr(staging, "_RANGE_BYTES", path.stat().st_size // ranges)
     folders = stage(
@@ -268,6 +270,6 @@ def test_without_numba_files_are_read_all_the_same(
 
     monkeypatch.setitem(sys.modules, "npuscope.collector.readers.chrome_trace.scan_rows", None)
     (path, *_) = sorted(SAMPLE.glob("*/*/trace_view.json"))
-    read, scanned = staged(path, tmp_path, TraceForm(), monkeypatch)
+    read, scanned = stage_rows(path, tmp_path, TraceForm(), monkeypatch)
     assert read == scanned
     assert pc.sum(pa.array(map(len, read.values()))).as_py() > 100

@@ -23,7 +23,7 @@ def read(folder: Path) -> ExpertLoad:
     return found
 
 
-def told(folder: Path, *ranks: str) -> ExpertLoad:
+def read_hook(folder: Path, *ranks: str) -> ExpertLoad:
     """What is read of files of ranks 0, 1, ..."""
     folder.mkdir(exist_ok=True)
     for rank, text in enumerate(ranks):
@@ -57,7 +57,7 @@ def test_a_rank_that_is_missing_is_told(tmp_path: Path) -> None:
 
 def test_a_step_that_not_all_ranks_told_is_left_out(tmp_path: Path) -> None:
     both = line(1, 0, [1, 2]) + line(1, 1, [5, 5])
-    found = told(
+    found = read_hook(
         tmp_path, both + line(2, 0, [3, 4]) + line(2, 1, [6, 6]), both + line(2, 1, [1, 0])
     )
     assert found.load.select("step", "layer", "tokens").rows() == [
@@ -68,13 +68,13 @@ def test_a_step_that_not_all_ranks_told_is_left_out(tmp_path: Path) -> None:
 
 
 def test_of_a_step_that_is_told_again_the_last_line_counts(tmp_path: Path) -> None:
-    found = told(tmp_path, line(1, 0, [1, 2]) + line(2, 0, [3, 4]) + line(2, 0, [7, 0]))
+    found = read_hook(tmp_path, line(1, 0, [1, 2]) + line(2, 0, [3, 4]) + line(2, 0, [7, 0]))
     assert found.load["tokens"].to_list() == [1, 2, 7, 0]
     assert "1 line(s) repeat a layer and step" in found.notes[0]
 
 
 def test_multi_token_prediction_comes_after_the_last_layer(tmp_path: Path) -> None:
-    found = told(
+    found = read_hook(
         tmp_path,
         line(1, 3, [1, 2]) + line(1, 0, [3, 4], block="mtp", mtp_idx=0) + line(1, 4, [5, 6]),
     )
@@ -85,7 +85,7 @@ def test_multi_token_prediction_comes_after_the_last_layer(tmp_path: Path) -> No
 
 
 def test_a_line_that_is_being_written_is_no_damage(tmp_path: Path) -> None:
-    found = told(tmp_path, line(1, 0, [1, 2]) + line(2, 0, [3, 4])[:-6])
+    found = read_hook(tmp_path, line(1, 0, [1, 2]) + line(2, 0, [3, 4])[:-6])
     assert found.load["tokens"].to_list() == [1, 2] and found.notes == ()
     text = (line(1, 0, [1, 2]) + line(2, 0, [3, 4])).replace("\n", "\r\n")
     (tmp_path / "rank0.jsonl").write_bytes(b"\xef\xbb\xbf" + text.encode())
@@ -110,18 +110,18 @@ def test_lines_that_cannot_be_right_are_told(
     tmp_path: Path, tpe: object, more: dict[str, object], what: str
 ) -> None:
     wrong = line(1, 0, tpe, **more)
-    found = told(tmp_path, line(1, 0, [1, 2]) + wrong + "no object\n" + line(2, 0, [3.0, 4.0]))
+    found = read_hook(tmp_path, line(1, 0, [1, 2]) + wrong + "no object\n" + line(2, 0, [3.0, 4.0]))
     assert found.load["tokens"].to_list() == [1, 2, 3, 4]
     (note,) = found.notes
     assert note.startswith("rank0.jsonl: 2 line(s) cannot be read") and "line 2" in note
     assert what in note
     with pytest.raises(TraceFormatError, match=what):
-        told(tmp_path, wrong)
+        read_hook(tmp_path, wrong)
 
 
 def test_a_layer_below_0_is_no_layer(tmp_path: Path) -> None:
     with pytest.raises(TraceFormatError, match="negative"):
-        told(tmp_path, line(1, -1, [1, 2]))
+        read_hook(tmp_path, line(1, -1, [1, 2]))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_layer_below_0_is_no_layer(tmp_path: Path) -> None:
 )
 def test_a_number_that_no_step_or_layer_has(tmp_path: Path, wrong: dict[str, int]) -> None:
     told_wrong = json.loads(line(1, 0, [1, 2])) | wrong
-    found = told(tmp_path, line(1, 0, [1, 2]) + json.dumps(told_wrong) + "\n")
+    found = read_hook(tmp_path, line(1, 0, [1, 2]) + json.dumps(told_wrong) + "\n")
     assert found.load.select("step", "layer").unique().rows() == [(1, 0)]
     (note,) = found.notes
     assert "line 2: a step or layer is negative or implausibly large" in note
@@ -140,18 +140,18 @@ def test_ranks_that_tell_of_different_experts_are_refused(tmp_path: Path) -> Non
     with pytest.raises(
         TraceFormatError, match=r"rank1.*line 1: 3 experts, but earlier lines have 2"
     ):
-        told(tmp_path, line(1, 0, [1, 2]), line(1, 0, [1, 2, 3]))
+        read_hook(tmp_path, line(1, 0, [1, 2]), line(1, 0, [1, 2, 3]))
 
 
 def test_a_rank_with_two_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rank_0.jsonl").write_text(line(1, 0, [1, 2]))
     with pytest.raises(TraceFormatError, match="two files of ranks 0"):
-        told(tmp_path, line(1, 0, [1, 2]))
+        read_hook(tmp_path, line(1, 0, [1, 2]))
 
 
 def test_a_file_without_anything_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceFormatError, match="they are empty"):
-        told(tmp_path, "", "\n\n")
+        read_hook(tmp_path, "", "\n\n")
     (tmp_path / "empty").mkdir()
     assert expert_source(tmp_path / "empty") is None
     with pytest.raises(TraceNotFound, match="no such"):
@@ -160,7 +160,7 @@ def test_a_file_without_anything_is_refused(tmp_path: Path) -> None:
 
 def test_a_deployment_beside_the_files_places_experts(tmp_path: Path) -> None:
     write_deployment(tmp_path / "expert_map.json", [[[1], [0]]])
-    found = told(tmp_path, line(1, 0, [1, 2]))
+    found = read_hook(tmp_path, line(1, 0, [1, 2]))
     assert found.placement.rows() == [(0, 0, 0, 1), (0, 1, 0, 0)]
     write_deployment(tmp_path / "expert_map2.json", [[[1], [0]]])
     found = read(tmp_path)

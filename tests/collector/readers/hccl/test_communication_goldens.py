@@ -53,14 +53,14 @@ def check_links(con: duckdb.DuckDBPyConnection, category: str, golden: dict[str,
 
 @pytest.mark.parametrize(("dataset", "folder", "rank"), SETS)
 def test_real_files_match_the_golden_figures(
-    staged: Staged, real_data: Path, goldens: dict[str, Any], dataset: str, folder: str, rank: str
+    stage: Staged, real_data: Path, goldens: dict[str, Any], dataset: str, folder: str, rank: str
 ) -> None:
-    log = staged.read(communication, real_data / dataset / folder)
+    log = stage.read(communication, real_data / dataset / folder)
     ((step, categories),) = goldens[dataset][rank]["communication"].items()
     for category, golden in categories.items():
-        check_times(staged.con, category, golden["total"])
-        check_links(staged.con, category, golden["transport"])
-        by_type = staged.rows(
+        check_times(stage.con, category, golden["total"])
+        check_links(stage.con, category, golden["transport"])
+        by_type = stage.rows(
             """select op_type, count(*), sum(elapse_ns) from comm_times
             where category = ? group by 1""",
             [category],
@@ -69,20 +69,20 @@ def test_real_files_match_the_golden_figures(
             name: (g["count"], near(g["elapse_ms"])) for name, g in golden["by_type"].items()
         }
     for table in TABLES:
-        steps = staged.rows(f"select distinct step from {table}")
+        steps = stage.rows(f"select distinct step from {table}")
         assert steps == [(int(step.removeprefix("step")),)]
     assert (log.rows_lost, log.warnings) == (0, [])
 
 
 def test_real_packets_sum_to_the_file_s_own_totals(
-    staged: Staged, real_data: Path, goldens: dict[str, Any]
+    stage: Staged, real_data: Path, goldens: dict[str, Any]
 ) -> None:
-    staged.read(communication, real_data / "alexnet_ddp_text_level1" / "rank0_ascend_pt")
+    stage.read(communication, real_data / "alexnet_ddp_text_level1" / "rank0_ascend_pt")
     totals = goldens["alexnet_ddp_text_level1"]["0"]["communication"]["step50"]["collective"]
     sizes = totals["total_op_info_file"]["Communication Bandwidth Info"]["HCCS"][
         "Size Distribution"
     ]
-    found = staged.rows("""
+    found = stage.rows("""
         select p.size_bytes, sum(p.packet_count)::bigint, sum(p.time_ns)
         from (select unnest(packets) as p from comm_links where link = 'HCCS')
         group by 1""")
@@ -93,37 +93,37 @@ def test_real_packets_sum_to_the_file_s_own_totals(
 
 @pytest.mark.parametrize(("folder", "rank"), QWEN)
 def test_database_and_json_of_a_real_run_give_the_same_rows(
-    staged: Staged, real_data: Path, folder: str, rank: str
+    stage: Staged, real_data: Path, folder: str, rank: str
 ) -> None:
     path = real_data / "qwen3_pp2_dp2_text_level2" / folder
     found = []
     for reader in (communication, analysis_db):
-        staged.read(reader, path)
-        found.append({t: staged.rows(f"select * from {t} order by all") for t in TABLES})
+        stage.read(reader, path)
+        found.append({t: stage.rows(f"select * from {t} order by all") for t in TABLES})
         for table in TABLES:
-            staged.con.execute(f"delete from {table}")
+            stage.con.execute(f"delete from {table}")
     assert [len(rows) for rows in found[0].values()] == {"0": [15, 16, 67], "1": [15, 22, 73]}[rank]
     assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(("folder", "rank"), QWEN)
 def test_real_analysis_database_matches_the_golden_figures(
-    staged: Staged, real_data: Path, goldens: dict[str, Any], folder: str, rank: str
+    stage: Staged, real_data: Path, goldens: dict[str, Any], folder: str, rank: str
 ) -> None:
-    staged.read(analysis_db, real_data / "qwen3_pp2_dp2_text_level2" / folder)
+    stage.read(analysis_db, real_data / "qwen3_pp2_dp2_text_level2" / folder)
     golden = goldens["qwen3_pp2_dp2_text_level2"][rank]["analysis_db"]
     for category, types in golden["CommAnalyzerTime"].items():
         for op_type, figures in types.items():
-            row = staged.con.execute(
+            row = stage.con.execute(
                 """select count(*), sum(elapse_ns), sum(transit_ns), sum(wait_ns) from comm_times
                 where category = ? and op_type = ?""",
                 [category, op_type],
             ).fetchone()
             times = (figures[f"{key}_ms"] for key in ("elapse", "transit", "wait"))
             assert row == (figures["count"], *map(near, times))
-        check_links(staged.con, category, golden["CommAnalyzerBandwidth"][category])
+        check_links(stage.con, category, golden["CommAnalyzerBandwidth"][category])
     steps = golden["profiler_StepTraceTime"][0]
-    assert staged.rows("""select device_id, step, computing_ns, communication_ns, free_ns,
+    assert stage.rows("""select device_id, step, computing_ns, communication_ns, free_ns,
         stage_ns, preparing_ns from profiler_steps""") == [
         (steps["deviceId"], int(steps["step"]), *(
             float(steps[k]) * 1000

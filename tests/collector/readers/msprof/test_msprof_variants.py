@@ -22,16 +22,16 @@ COMPARED = ("kernels", "comm_ops", "comm_tasks", "host_ops", "launches", "steps"
 
 
 @pytest.fixture(scope="module")
-def seen() -> Capture:
+def capture() -> Capture:
     return captures(small(seed=3))[0]
 
 
 @pytest.fixture(scope="module")
-def plain(seen: Capture, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
+def plain(capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
     """Tables of an untouched export."""
     out = tmp_path_factory.mktemp("plain") / "job"
     out.mkdir()
-    write_msprof([seen], out)
+    write_msprof([capture], out)
     place, _ = read(out)
     return {name: table(place, name) for name in COMPARED}
 
@@ -49,9 +49,9 @@ def same(place: Path, plain: dict[str, Rows]) -> bool:
 
 @pytest.mark.slow
 def test_slices_whose_metadata_stands_in_one(
-    job: Path, seen: Capture, plain: dict[str, Rows]
+    job: Path, capture: Capture, plain: dict[str, Rows]
 ) -> None:
-    root = write_msprof([seen], job, slices=11)
+    root = write_msprof([capture], job, slices=11)
     pieces = sorted((root / "mindstudio_profiler_output").glob("msprof_slice_*.json"))
     assert len(pieces) == 11
     named = [path for path in pieces if '"process_name"' in path.read_text()]
@@ -69,9 +69,9 @@ def test_slices_whose_metadata_stands_in_one(
 
 @pytest.mark.slow
 def test_a_damaged_slice_costs_itself_only(
-    job: Path, seen: Capture, plain: dict[str, Rows]
+    job: Path, capture: Capture, plain: dict[str, Rows]
 ) -> None:
-    root = write_msprof([seen], job, slices=3)
+    root = write_msprof([capture], job, slices=3)
     output = root / "mindstudio_profiler_output"
     (trace,) = output.glob("msprof_slice_1_*.json")
     (kernels,) = output.glob("op_summary_slice_2_*.csv")
@@ -90,9 +90,9 @@ def test_a_damaged_slice_costs_itself_only(
 
 @pytest.mark.slow
 def test_only_the_newest_of_several_exports(
-    job: Path, seen: Capture, plain: dict[str, Rows]
+    job: Path, capture: Capture, plain: dict[str, Rows]
 ) -> None:
-    root = write_msprof([seen], job, slices=2)
+    root = write_msprof([capture], job, slices=2)
     output = root / "mindstudio_profiler_output"
     for path in [*output.iterdir()]:
         older = path.with_name(re.sub(r"_(\d{14})\.", "_20200101000000.", path.name))
@@ -107,8 +107,10 @@ def test_only_the_newest_of_several_exports(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("missing", ["host", "device_0", "both"])
-def test_without_info_json(job: Path, seen: Capture, plain: dict[str, Rows], missing: str) -> None:
-    root = write_msprof([seen], job)
+def test_without_info_json(
+    job: Path, capture: Capture, plain: dict[str, Rows], missing: str
+) -> None:
+    root = write_msprof([capture], job)
     for folder in ("host", "device_0"):
         if missing in (folder, "both"):
             shutil.rmtree(root / folder)
@@ -121,13 +123,13 @@ def test_without_info_json(job: Path, seen: Capture, plain: dict[str, Rows], mis
     assert ("numbered 0" in " ".join(manifest.warnings)) == untold
     assert table(place, "kernels") == plain["kernels"]
     (pid,) = rows(place, "select distinct process_id from host_ops")
-    assert (pid[0] == seen.process_id) == (missing != "both")
+    assert (pid[0] == capture.process_id) == (missing != "both")
 
 
 def test_a_database_beside_text_is_believed_and_text_fills_the_rest(
-    job: Path, seen: Capture, plain: dict[str, Rows]
+    job: Path, capture: Capture, plain: dict[str, Rows]
 ) -> None:
-    write_msprof([seen], job, database=True)
+    write_msprof([capture], job, database=True)
 
     place, result = read(job)
 
@@ -141,8 +143,10 @@ def test_a_database_beside_text_is_believed_and_text_fills_the_rest(
     assert rows(place, "select source_format from ranks") == [("db+text",)]
 
 
-def test_a_database_among_the_text_files(job: Path, seen: Capture, plain: dict[str, Rows]) -> None:
-    root = write_msprof([seen], job, text=False, database=True)
+def test_a_database_among_the_text_files(
+    job: Path, capture: Capture, plain: dict[str, Rows]
+) -> None:
+    root = write_msprof([capture], job, text=False, database=True)
     (database,) = root.glob("msprof_*.db")
     database.rename(root / "mindstudio_profiler_output" / database.name)
 
@@ -152,7 +156,7 @@ def test_a_database_among_the_text_files(job: Path, seen: Capture, plain: dict[s
     assert table(place, "comm_ops") == plain["comm_ops"]
 
 
-def relabelled(text: str) -> str:
+def relabel(text: str) -> str:
     return text.replace(",COMMUNICATION,", ",HCCL,")
 
 
@@ -170,11 +174,11 @@ def crlf(text: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", [relabelled, newer, older, crlf])
+@pytest.mark.parametrize("change", [relabel, newer, older, crlf])
 def test_headers_of_other_versions(
-    job: Path, seen: Capture, plain: dict[str, Rows], change: Callable[[str], str]
+    job: Path, capture: Capture, plain: dict[str, Rows], change: Callable[[str], str]
 ) -> None:
-    root = write_msprof([seen], job)
+    root = write_msprof([capture], job)
     (kernels,) = (root / "mindstudio_profiler_output").glob("op_summary_*.csv")
     before = kernels.read_text()
     assert change(before) != before
@@ -187,9 +191,9 @@ def test_headers_of_other_versions(
 
 
 def test_the_process_of_communication_had_another_name(
-    job: Path, seen: Capture, plain: dict[str, Rows]
+    job: Path, capture: Capture, plain: dict[str, Rows]
 ) -> None:
-    root = write_msprof([seen], job)
+    root = write_msprof([capture], job)
     (trace,) = (root / "mindstudio_profiler_output").glob("msprof_*.json")
     text = trace.read_text().replace(
         '"args": {"name": "Communication"}', '"args": {"name": "HCCL"}'
@@ -202,9 +206,9 @@ def test_the_process_of_communication_had_another_name(
     assert same(place, plain)
 
 
-def test_a_clock_that_is_no_epoch(job: Path, seen: Capture, plain: dict[str, Rows]) -> None:
+def test_a_clock_that_is_no_epoch(job: Path, capture: Capture, plain: dict[str, Rows]) -> None:
     """Times of the machine's own clock: the session is told on both, and the right one is taken."""
-    root = write_msprof([seen], job)
+    root = write_msprof([capture], job)
     output = root / "mindstudio_profiler_output"
     start = json.loads((root / "device_0" / "start_info.0").read_text())
     shift_us = int(start["collectionTimeBegin"]) - int(start["clockMonotonicRaw"]) // 1000
@@ -223,14 +227,14 @@ def test_a_clock_that_is_no_epoch(job: Path, seen: Capture, plain: dict[str, Row
     assert row == ("device", *(int(end["clockMonotonicRaw"]) for end in ends))
     moved = rows(place, f"select start_ns + {shift_us * 1000}, dur_ns, step, name from kernels")
     assert sorted(moved) == sorted(
-        (k.start_ns, k.dur_ns, k.step, k.work.name) for k in seen.kernels
+        (k.start_ns, k.dur_ns, k.step, k.work.name) for k in capture.kernels
     )
     assert len(table(place, "comm_tasks")) == len(plain["comm_tasks"])
 
 
-def test_tasks_stand_in_for_kernels(job: Path, seen: Capture, plain: dict[str, Rows]) -> None:
+def test_tasks_stand_in_for_kernels(job: Path, capture: Capture, plain: dict[str, Rows]) -> None:
     """task_time alone tells when kernels ran, and what they were."""
-    root = write_msprof([seen], job)
+    root = write_msprof([capture], job)
     for path in (root / "mindstudio_profiler_output").iterdir():
         if not path.name.startswith("task_time"):
             path.unlink()
@@ -244,18 +248,18 @@ def test_tasks_stand_in_for_kernels(job: Path, seen: Capture, plain: dict[str, R
     found = rows(place, f"{sql} order by all")
     assert found == sorted(
         (k.work.name, k.work.core, k.work.is_compute, k.stream_id, k.task_id, k.start_ns, k.dur_ns)
-        for k in seen.kernels
+        for k in capture.kernels
     )
     copies = rows(place, "select type, stream_id, task_id, start_ns, dur_ns from device_tasks"
                          " where type = 'MEMCPY_ASYNC' order by all")  # fmt: skip
     assert copies and copies == sorted(
         ("MEMCPY_ASYNC", copy.stream_id, copy.task_id, copy.start_ns, copy.dur_ns)
-        for copy in seen.copies
+        for copy in capture.copies
     )
 
 
-def test_what_to_do_where_nothing_was_exported(job: Path, seen: Capture) -> None:
-    root = write_msprof([seen], job)
+def test_what_to_do_where_nothing_was_exported(job: Path, capture: Capture) -> None:
+    root = write_msprof([capture], job)
     shutil.rmtree(root / "mindstudio_profiler_output")
     shutil.rmtree(root / "analyze")
 
@@ -268,8 +272,8 @@ def test_what_to_do_where_nothing_was_exported(job: Path, seen: Capture) -> None
 
 
 @pytest.mark.parametrize("place", ["", "mindstudio_profiler_output"])
-def test_a_renamed_folder_and_one_inside(job: Path, seen: Capture, place: str) -> None:
-    root = write_msprof([seen], job)
+def test_a_renamed_folder_and_one_inside(job: Path, capture: Capture, place: str) -> None:
+    root = write_msprof([capture], job)
     renamed = root.rename(job / "what we measured")
 
     (source,) = discover(renamed / place).ranks

@@ -30,12 +30,12 @@ def mib(size_bytes: int | None) -> float | None:
 
 @pytest.mark.parametrize(("dataset", "folder", "rank"), SETS)
 def test_real_profiles_match_the_golden_figures(
-    staged: Staged, real_data: Path, goldens: dict[str, Any], dataset: str, folder: str, rank: str
+    stage: Staged, real_data: Path, goldens: dict[str, Any], dataset: str, folder: str, rank: str
 ) -> None:
-    log = staged.read(memory_record, real_data / dataset / folder)
+    log = stage.read(memory_record, real_data / dataset / folder)
     golden = goldens[dataset][rank]["memory"]
 
-    record = staged.rows("""
+    record = stage.rows("""
         select component, count(*), max(reserved_bytes), max(allocated_bytes), max(active_bytes)
         from memory where source = 'record' group by 1""")
     assert {
@@ -47,15 +47,15 @@ def test_real_profiles_match_the_golden_figures(
     } == golden["memory_record"]  # fmt: skip
 
     module = dict(golden["npu_module_mem_peak"])
-    peaks = staged.rows(
+    peaks = stage.rows(
         "select component, max(reserved_bytes) from memory where source = 'module' group by 1"
     )
-    count = staged.con.execute("select count(*) from memory where source = 'module'").fetchone()
+    count = stage.con.execute("select count(*) from memory where source = 'module'").fetchone()
     assert count == (module.pop("rows"),)
     assert module.items() <= {name: mib(peak) for name, peak in peaks}.items()
 
     blocks = golden["operator_memory"]
-    assert staged.con.execute("""
+    assert stage.con.execute("""
         select count(*), count(*) filter (released_at_ns is null), sum(size_bytes) / 1024,
             max(size_bytes) / 1024, count(*) filter (size_bytes < 0),
             max(allocation_total_allocated_bytes) / 1048576
@@ -63,11 +63,11 @@ def test_real_profiles_match_the_golden_figures(
         blocks["rows"], blocks["no_release"], blocks["sum_size_kb"], blocks["max_size_kb"],
         blocks["negative_size"], blocks["max_alloc_total_allocated_mb"],
     )  # fmt: skip
-    assert staged.rows("select distinct device_id from memory") == [(int(rank),)]
+    assert stage.rows("select distinct device_id from memory") == [(int(rank),)]
     assert (log.rows_lost, log.warnings) == (0, [])
 
 
-def test_units_devices_and_exponents(staged: Staged) -> None:
+def test_units_devices_and_exponents(stage: Staged) -> None:
     variants = {
         "new": "Component,Timestamp(us),Total Allocated(MB),Total Reserved(MB),Total Active(MB),"
         "Stream Ptr,Device Type\nPTA,1736405443756384.100\t,1.5,2,0.25,77,NPU:3\n",
@@ -78,10 +78,10 @@ def test_units_devices_and_exponents(staged: Staged) -> None:
         "app": "Component,Timestamp(us),Total Reserved(MB),Device_id\nAPP,10.5,N/A,6\n",
     }
     for name, content in variants.items():
-        (staged.folder / f"{name}.csv").write_text(content, encoding="utf-8", newline="")
-    files = [staged.folder / f"{name}.csv" for name in variants]
-    staged.read(memory_record, {"memory_record": files})
-    assert staged.rows("""select device_id, component, timestamp_ns, allocated_bytes,
+        (stage.folder / f"{name}.csv").write_text(content, encoding="utf-8", newline="")
+    files = [stage.folder / f"{name}.csv" for name in variants]
+    stage.read(memory_record, {"memory_record": files})
+    assert stage.rows("""select device_id, component, timestamp_ns, allocated_bytes,
         reserved_bytes, active_bytes, stream_ptr, source from memory""") == [
         (3, "PTA", 1736405443756384100, 1572864, 2097152, 262144, "77", "record"),
         (12, "GE", 1695120000000000000, 1572864, 2097152, None, None, "record"),
@@ -90,26 +90,26 @@ def test_units_devices_and_exponents(staged: Staged) -> None:
     ]
     # Beside a database with the framework's curve: what the process held, unless it has that, too.
     for told, added in ((["PTA", "GE"], ["APP", "WORKSPACE"]), (["PTA", "APP"], [])):
-        staged.con.execute("delete from memory")
+        stage.con.execute("delete from memory")
         for component in told:
-            staged.con.execute(
+            stage.con.execute(
                 "insert into memory by name"
                 " select 'record' as source, ? as component, 1 as timestamp_ns", [component],
             )  # fmt: skip
-        staged.read(memory_record, {"memory_record": files})
-        [(found,)] = staged.rows("select list(component) from memory")
+        stage.read(memory_record, {"memory_record": files})
+        [(found,)] = stage.rows("select list(component) from memory")
         assert sorted(found) == sorted(told + added)
 
 
-def test_modules_and_their_marker_for_unknown(staged: Staged) -> None:
-    mb, kb = staged.folder / "npu_module_mem.csv", staged.folder / "npu_module_mem_1.csv"
+def test_modules_and_their_marker_for_unknown(stage: Staged) -> None:
+    mb, kb = stage.folder / "npu_module_mem.csv", stage.folder / "npu_module_mem_1.csv"
     mb.write_text(
         "Device_id,Component,Timestamp(us),Total Reserved(MB),Device\n"
         "0,HCCL,1,2.5,NPU:0\n0,APP,2,-0.0009765625,NPU:0\n0,RUNTIME,when,1,NPU:0\n"
     )
     kb.write_text("Component,Timestamp(us),Total Reserved(KB),Device\nAPP,3,-1,NPU:0\n")
-    log = staged.read(memory_record, {"module_memory": [mb, kb]})
-    assert staged.rows(
+    log = stage.read(memory_record, {"module_memory": [mb, kb]})
+    assert stage.rows(
         "select source, component, timestamp_ns, reserved_bytes from memory"
     ) == [
         ("module", "HCCL", 1000, 2621440), ("module", "APP", 2000, None),
@@ -118,14 +118,14 @@ def test_modules_and_their_marker_for_unknown(staged: Staged) -> None:
     assert log.rows_lost == 1
 
 
-def test_sizes_that_are_no_numbers_cost_only_themselves(staged: Staged) -> None:
-    path = staged.folder / "memory_record.csv"
+def test_sizes_that_are_no_numbers_cost_only_themselves(stage: Staged) -> None:
+    path = stage.folder / "memory_record.csv"
     path.write_text(
         "Component,Timestamp(us),Total Allocated(MB),Total Reserved(MB),Device Type\n"
         "PTA,1,N/A,2,NPU:0\nPTA,2,-,1,NPU:0\nPTA,3\nPTA,N/A,1,1,NPU:0\nGE,4,1,x,\n"
     )
-    log = staged.read(memory_record, {"memory_record": path})
-    assert staged.rows(
+    log = stage.read(memory_record, {"memory_record": path})
+    assert stage.rows(
         "select component, timestamp_ns, allocated_bytes, reserved_bytes, device_id from memory"
     ) == [
         ("PTA", 1000, None, 2 * MIB, 0), ("PTA", 2000, None, MIB, 0), ("GE", 4000, MIB, None, None)
@@ -139,8 +139,8 @@ def test_sizes_that_are_no_numbers_cost_only_themselves(staged: Staged) -> None:
         "Name,Size(KB),Allocation Time(us),Release Time(us),Allocation Total Allocated(MB),"
         'Device Type\naten::mm,"1,234.5",1\t,"1,736.5",####,NPU:0\naten::mm,2,1\t,2\t,3,NPU:0\n'
     )
-    log = staged.read(memory_record, {"operator_memory": path})
-    assert staged.rows("select size_bytes, released_at_ns from operator_memory") == [
+    log = stage.read(memory_record, {"operator_memory": path})
+    assert stage.rows("select size_bytes, released_at_ns from operator_memory") == [
         (None, None), (2048, 2000)
     ]  # fmt: skip
     assert log.warnings == [
@@ -151,14 +151,14 @@ def test_sizes_that_are_no_numbers_cost_only_themselves(staged: Staged) -> None:
         "Name,Size(KB),Allocation Time(us),Release Time(us),Device Type\n"
         'aten::mm,2,1\t,"1,736.5",NPU:0\naten::mm,2,1\t,,NPU:0\n'
     )
-    log = staged.read(memory_record, {"operator_memory": path})
+    log = stage.read(memory_record, {"operator_memory": path})
     assert log.warnings == [
         "memory_record.csv: 1 values in Release Time(us) are no numbers: they are unknown"
     ]
 
 
-def test_blocks_freed_outside_the_window(staged: Staged) -> None:
-    new, old = staged.folder / "operator_memory.csv", staged.folder / "operator_memory_2.csv"
+def test_blocks_freed_outside_the_window(stage: Staged) -> None:
+    new, old = stage.folder / "operator_memory.csv", stage.folder / "operator_memory_2.csv"
     new.write_text(
         "Name,Size(KB),Allocation Time(us),Release Time(us),Active Release Time(us),Duration(us),"
         "Active Duration(us),Allocation Total Allocated(MB),Allocation Total Reserved(MB),"
@@ -174,8 +174,8 @@ def test_blocks_freed_outside_the_window(staged: Staged) -> None:
         "Release Total Allocated(MB),Release Total Reserved(MB),Device Type\n"
         "cann::x,2,1,2,1,1,1,1,1,NPU:0\n"
     )
-    staged.read(memory_record, {"operator_memory": [new, old]})
-    assert staged.rows("select * from operator_memory") == [
+    stage.read(memory_record, {"operator_memory": [new, old]})
+    assert stage.rows("select * from operator_memory") == [
         (1, "aten::mm", 512, 10001, 20002, 19000, 10001, 8999, MIB, 2 * MIB, 3 * MIB, 4 * MIB,
          5 * MIB, 6 * MIB, "9"),
         (1, None, -524288, None, 30500, None, None, None, None, None, None, MIB, None, None, "9"),
@@ -184,13 +184,13 @@ def test_blocks_freed_outside_the_window(staged: Staged) -> None:
         (0, "cann::x", 2048, 1000, 2000, None, 1000, None, MIB, MIB, None, MIB, MIB, None, None),
     ]  # fmt: skip
     # A release that is no time, or before its allocation, is none.
-    staged.con.execute("delete from operator_memory")
+    stage.con.execute("delete from operator_memory")
     times = ("0,0,0,0", "-1,-1,,", "30,45,-10,5", "60,50,20,10", "50,45,10,5")
     lines = [f"aten::{i},1,40,{one},1,2,3,,,,9,NPU:0\n" for i, one in enumerate(times)]
     new.write_text(new.read_text().partition("\n")[0] + "\n" + "".join(lines))
-    log = staged.read(memory_record, {"operator_memory": new})
-    link(staged.con, RankSource("job", "pytorch", 0, "test", {}), log)
-    assert staged.rows("""
+    log = stage.read(memory_record, {"operator_memory": new})
+    link(stage.con, RankSource("job", "pytorch", 0, "test", {}), log)
+    assert stage.rows("""
         select released_at_ns, active_released_at_ns, dur_ns, active_dur_ns from operator_memory
         order by name""") == [
         (None, None, None, None), (None, None, None, None), (None, 45000, None, 5000),
@@ -200,13 +200,13 @@ def test_blocks_freed_outside_the_window(staged: Staged) -> None:
     assert told.startswith("operator_memory: 3 blocks have a release that is no time")
 
 
-def test_one_bad_file_does_not_hide_the_others(staged: Staged) -> None:
-    bad, good = staged.folder / "memory_record.csv", staged.folder / "npu_module_mem.csv"
+def test_one_bad_file_does_not_hide_the_others(stage: Staged) -> None:
+    bad, good = stage.folder / "memory_record.csv", stage.folder / "npu_module_mem.csv"
     text = "Component,Timestamp(us),Total Reserved(MB),Device\nAPP,1,1,NPU:0\n"
     good.write_text(text)
     for content in ("no,such,columns\n", text.replace("(MB)", "(GB)")):  # a unit nobody knows
-        staged.con.execute("delete from memory")
+        stage.con.execute("delete from memory")
         bad.write_text(content)
         with pytest.raises(TraceFormatError, match=r"memory_record.*no column T"):
-            staged.read(memory_record, {"memory_record": bad, "module_memory": good})
-        assert staged.con.execute("select count(*) from memory").fetchone() == (1,)
+            stage.read(memory_record, {"memory_record": bad, "module_memory": good})
+        assert stage.con.execute("select count(*) from memory").fetchone() == (1,)

@@ -40,7 +40,7 @@ GOLDEN_COLUMNS = {
     ],
 )
 def test_real_tables_keep_their_digits(
-    staged: Staged,
+    stage: Staged,
     real_data: Path,
     goldens: dict[str, Any],
     dataset: str,
@@ -48,26 +48,26 @@ def test_real_tables_keep_their_digits(
     rank: str,
     step: str,
 ) -> None:
-    staged.read(step_trace, real_data / dataset / folder)
+    stage.read(step_trace, real_data / dataset / folder)
     tool = goldens[dataset][rank]["steps"][step]["tool"]
     columns = ", ".join(["step", *GOLDEN_COLUMNS])
-    found = staged.rows(f"select {columns} from profiler_steps")
+    found = stage.rows(f"select {columns} from profiler_steps")
     expected = [float(tool[c]) * 1000 for c in GOLDEN_COLUMNS.values()]
     assert [row[0] for row in found] == [int(step)]
     assert list(found[0][1:]) == pytest.approx(expected, rel=1e-15)
 
 
-def test_header_generations(staged: Staged) -> None:
+def test_header_generations(stage: Staged) -> None:
     numbers = "1.5,2,3,4,5,6,7,-8.25"
     for name, header, row in (
         ("a", OLD, f"10,{numbers}"),
         ("b", f"{OLD},Preparing", f",{numbers},-9.5"),
         ("c", f"Device_id,{OLD},Preparing", f"4,11,{numbers},9"),
     ):
-        path = staged.folder / f"{name}.csv"
+        path = stage.folder / f"{name}.csv"
         path.write_text(f"\ufeff{header}\r\n{row}\r\n", encoding="utf-8")
-        staged.read(step_trace, {"step_trace": path})
-    found = staged.con.execute("""
+        stage.read(step_trace, {"step_trace": path})
+    found = stage.con.execute("""
         select device_id, step, computing_ns, bubble_ns, preparing_ns,
             communication_not_overlapped_and_exclude_receive_ns from profiler_steps""")
     assert found.fetchall() == [
@@ -77,17 +77,17 @@ def test_header_generations(staged: Staged) -> None:
     ]  # fmt: skip
 
 
-def test_a_cut_row_is_lost_not_wrong(staged: Staged) -> None:
-    path = staged.folder / "step_trace_time.csv"
+def test_a_cut_row_is_lost_not_wrong(stage: Staged) -> None:
+    path = stage.folder / "step_trace_time.csv"
     path.write_text(f'{OLD}\n1,"1,000.5",1,1,1,1,1,1,1\n2,2,2,2', encoding="utf-8")
-    log = staged.read(step_trace, {"step_trace": path})
-    assert staged.rows("select step, computing_ns from profiler_steps") == [(1, None)]
+    log = stage.read(step_trace, {"step_trace": path})
+    assert stage.rows("select step, computing_ns from profiler_steps") == [(1, None)]
     assert log.rows_lost == 1
     assert any("1 values in Computing are no numbers" in told for told in log.warnings)
 
 
-def test_a_foreign_file_is_refused(staged: Staged) -> None:
-    path = staged.folder / "step_trace_time.csv"
+def test_a_foreign_file_is_refused(stage: Staged) -> None:
+    path = stage.folder / "step_trace_time.csv"
     path.write_text("Iteration ID,FP Start(us)\n1,2\n", encoding="utf-8")
     with pytest.raises(TraceFormatError, match="no column Computing"):
-        staged.read(step_trace, {"step_trace": path})
+        stage.read(step_trace, {"step_trace": path})

@@ -11,7 +11,7 @@ from tests.collector.conftest import Staged
 HARDWARE, COMMUNICATION, GROUP = 101, 102, 0
 
 
-def named(label: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+def names(label: str, pid: int, tid: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": label, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
@@ -20,15 +20,15 @@ def piece(pid: int, tid: int, name: str, at_us: int, dur_us: int, **args: object
     return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur_us, "args": args}
 
 
-def test_tasks_belong_to_the_operation_that_launched_them(staged: Staged) -> None:
+def test_tasks_belong_to_the_operation_that_launched_them(stage: Staged) -> None:
     send = {"connection_id": 7, "data_type": "FP16", "alg_type": "NA", "count": 4}
     receive = {**send, "connection_id": 9}
     events = [
-        named("process_name", HARDWARE, 0, "Ascend Hardware"),
-        named("process_name", COMMUNICATION, 0, "Communication"),
-        named("thread_name", HARDWARE, 5, "Stream 5"),
-        named("thread_name", COMMUNICATION, GROUP, "Group 0 Communication"),
-        named("thread_name", COMMUNICATION, 1, "Plane 0"),
+        names("process_name", HARDWARE, 0, "Ascend Hardware"),
+        names("process_name", COMMUNICATION, 0, "Communication"),
+        names("thread_name", HARDWARE, 5, "Stream 5"),
+        names("thread_name", COMMUNICATION, GROUP, "Group 0 Communication"),
+        names("thread_name", COMMUNICATION, 1, "Plane 0"),
         piece(COMMUNICATION, GROUP, "hcom_send__097_0_1", 0, 100, **send),
         piece(COMMUNICATION, GROUP, "hcom_receive__097_1_1", 20, 50, **receive),
     ]
@@ -39,12 +39,12 @@ def test_tasks_belong_to_the_operation_that_launched_them(staged: Staged) -> Non
         if connection_id is not None:
             task = {"Task Id": task_id, "Task Type": "SDMA", "connection_id": connection_id}
             events.append(piece(HARDWARE, 5, "SDMA", at_us, 1, **task))
-    trace = staged.folder / "trace_view.json"
+    trace = stage.folder / "trace_view.json"
     trace.write_text(json.dumps(events))
 
-    staged.read(trace_view, {"trace": trace})
+    stage.read(trace_view, {"trace": trace})
 
-    found = staged.rows("select task_id, op_name from comm_tasks order by task_id")
+    found = stage.rows("select task_id, op_name from comm_tasks order by task_id")
     assert found == [
         (1, "hcom_send__097_0_1"),
         (2, "hcom_receive__097_1_1"),

@@ -25,8 +25,8 @@ from tests.collector.readers.trace_view.written_traces import (
 )
 
 
-def test_steps_by_what_they_launched(written: duckdb.DuckDBPyConnection) -> None:
-    assert rows(written, "from steps order by step") == [
+def test_steps_by_what_they_launched(trace_tables: duckdb.DuckDBPyConnection) -> None:
+    assert rows(trace_tables, "from steps order by step") == [
         (3, 1_000_000, 1_100_000, 1_110_000, 1_140_000),
         (4, 1_100_000, 1_200_000, 1_100_000, 1_200_000),
     ]
@@ -47,9 +47,9 @@ def test_call_stacks_are_read_only_on_demand(tmp_path: Path) -> None:
     ]
 
 
-def test_host_operations(written: duckdb.DuckDBPyConnection) -> None:
+def test_host_operations(trace_tables: duckdb.DuckDBPyConnection) -> None:
     found = rows(
-        written,
+        trace_tables,
         "select kind, level, name, process_id, thread_id, start_ns, dur_ns, connection_id"
         " from host_ops order by start_ns",
     )
@@ -62,15 +62,15 @@ def test_host_operations(written: duckdb.DuckDBPyConnection) -> None:
         ("api", "communication", "hcom_allReduce_", OS_PID, 8, 1_024_000, 3_000, "6"),
     ]
     assert rows(
-        written,
+        trace_tables,
         "select sequence_number, forward_thread_id, input_shapes, input_dtypes, call_stack"
         " from host_ops where kind = 'operator'",
     ) == [(9, None, "2,3;;3,4", "float;None;float", "a.py(1): f\nb.py(2): g")]
 
 
-def test_launches_bind_both_ends(written: duckdb.DuckDBPyConnection) -> None:
+def test_launches_bind_both_ends(trace_tables: duckdb.DuckDBPyConnection) -> None:
     found = rows(
-        written,
+        trace_tables,
         "select connection_id, api_name, api_thread_id, api_start_ns, api_end_ns, operator_name,"
         " target, target_name, device_id, stream_id, device_start_ns, latency_ns"
         " from launches order by device_start_ns",
@@ -86,9 +86,9 @@ def test_launches_bind_both_ends(written: duckdb.DuckDBPyConnection) -> None:
     ]  # fmt: skip
 
 
-def test_kernels_are_tasks_that_compute(written: duckdb.DuckDBPyConnection) -> None:
+def test_kernels_are_tasks_that_compute(trace_tables: duckdb.DuckDBPyConnection) -> None:
     assert rows(
-        written,
+        trace_tables,
         "select name, core, is_compute, device_id, stream_id, task_id, model_id, start_ns, dur_ns,"
         " connection_id from kernels order by start_ns",
     ) == [
@@ -97,10 +97,10 @@ def test_kernels_are_tasks_that_compute(written: duckdb.DuckDBPyConnection) -> N
     ]
 
 
-def test_communication_operations_and_their_tasks(written: duckdb.DuckDBPyConnection) -> None:
+def test_communication_operations_and_their_tasks(trace_tables: duckdb.DuckDBPyConnection) -> None:
     named = group_hash("group_name_0")
     assert rows(
-        written,
+        trace_tables,
         "select op_id, name, op_type, group_hash, start_ns, dur_ns, data_type, element_count,"
         " size_bytes, relay, retry, group_size, connection_id, device_id from comm_ops"
         " order by op_id",
@@ -111,7 +111,7 @@ def test_communication_operations_and_their_tasks(written: duckdb.DuckDBPyConnec
          None, None, None, None, 3),
     ]  # fmt: skip
     assert rows(
-        written,
+        trace_tables,
         "select op_id, group_hash, plane_id, task_type, transport, link, src_group_rank,"
         " dst_group_rank, size_bytes, data_type, notify_id, stream_id, task_id, src_rank"
         " from comm_tasks order by start_ns",
@@ -122,8 +122,8 @@ def test_communication_operations_and_their_tasks(written: duckdb.DuckDBPyConnec
     ]
 
 
-def test_counters(written: duckdb.DuckDBPyConnection) -> None:
-    assert rows(written, "from counters order by timestamp_ns, series") == [
+def test_counters(trace_tables: duckdb.DuckDBPyConnection) -> None:
+    assert rows(trace_tables, "from counters order by timestamp_ns, series") == [
         (3, "HBM 0/Read", "Read(MB/s)", 1_001_000, 12.5),
         (3, "read_ost", "acc 1", 1_002_000, 3.0),
         (3, "MEM", "a", 1_003_000, 1.0),
@@ -131,9 +131,9 @@ def test_counters(written: duckdb.DuckDBPyConnection) -> None:
     ]
 
 
-def test_nothing_of_the_workshop_stays(written: duckdb.DuckDBPyConnection) -> None:
+def test_nothing_of_the_workshop_stays(trace_tables: duckdb.DuckDBPyConnection) -> None:
     left = "select table_name from duckdb_tables() where temporary"
-    assert rows(written, left) == []
+    assert rows(trace_tables, left) == []
 
 
 def test_only_what_is_wanted(tmp_path: Path) -> None:

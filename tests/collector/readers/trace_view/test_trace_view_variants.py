@@ -25,12 +25,12 @@ from tests.collector.readers.trace_view.written_traces import (
 
 
 def test_arrows_that_are_written_twice_launch_once(
-    written: duckdb.DuckDBPyConnection, tmp_path: Path
+    trace_tables: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     """As of slices that both have what crosses their border."""
     path = write(tmp_path / "twice.json", [*TRACE, *FLOWS, *FLOWS])
     con, log = read_paths([path], tmp_path)
-    assert everything(con) == everything(written)
+    assert everything(con) == everything(trace_tables)
     assert rows(con, "select count(*) from launches") == [(3,)]
     ends = [event for event in FLOWS if event["ph"] == "f" and event["cat"] == "HostToDevice"]
     path = write(tmp_path / "ends.json", [*(e for e in TRACE if e not in FLOWS), *ends, *ends])
@@ -40,7 +40,7 @@ def test_arrows_that_are_written_twice_launch_once(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_order_and_slices_of_the_file_do_not_matter(
-    written: duckdb.DuckDBPyConnection, tmp_path: Path, seed: int
+    trace_tables: duckdb.DuckDBPyConnection, tmp_path: Path, seed: int
 ) -> None:
     events = TRACE.copy()
     random.Random(seed).shuffle(events)
@@ -48,11 +48,11 @@ def test_order_and_slices_of_the_file_do_not_matter(
         write(tmp_path / f"msprof_slice_{i}_20250101000000.json", events[i::3]) for i in range(3)
     ]
     con, _ = read_paths(paths, tmp_path)
-    assert everything(con) == everything(written)
+    assert everything(con) == everything(trace_tables)
 
 
 def test_numbers_that_json_cannot_have_and_processes_as_text_cost_nothing(
-    written: duckdb.DuckDBPyConnection, tmp_path: Path
+    trace_tables: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     text = json.dumps(TRACE).replace(f'"pid": {OS_PID},', f'"pid": "{OS_PID}",')
     assert f'"pid": "{OS_PID}"' in text
@@ -60,11 +60,11 @@ def test_numbers_that_json_cannot_have_and_processes_as_text_cost_nothing(
     path = tmp_path / "odd.json"
     path.write_text(f"{text[:-1]}, {json.dumps(instant)}]")
     con, log = read_paths([path], tmp_path)
-    assert everything(con) == everything(written)
+    assert everything(con) == everything(trace_tables)
     assert (log.rows_lost, log.bytes_lost) == (0, 0)
 
 
-def test_numbers_as_time_stamps(written: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_numbers_as_time_stamps(trace_tables: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     text = json.dumps(TRACE)
     for event in TRACE:
         if "ts" in event:
@@ -73,10 +73,10 @@ def test_numbers_as_time_stamps(written: duckdb.DuckDBPyConnection, tmp_path: Pa
     path = tmp_path / "numbers.json"
     path.write_text(text)
     con, _ = read_paths([path], tmp_path)
-    assert everything(con) == everything(written)
+    assert everything(con) == everything(trace_tables)
 
 
-def test_older_names_of_processes(written: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_older_names_of_processes(trace_tables: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     for name in ("HCCL", "Communication(HCCL)"):
         text = json.dumps(TRACE).replace('"Communication"', f'"{name}"')
         path = tmp_path / "older.json"
@@ -85,7 +85,7 @@ def test_older_names_of_processes(written: duckdb.DuckDBPyConnection, tmp_path: 
         assert log.rules["trace.communication_process"] == name
         for table in ("comm_ops", "launches", "kernels"):
             plain = f"select * replace (null as device_id) from {table} order by all"
-            assert rows(con, plain) == rows(written, plain)
+            assert rows(con, plain) == rows(trace_tables, plain)
 
 
 HOSTILE: list[Any] = [
@@ -108,17 +108,17 @@ HALVES = [
 
 
 def test_hostile_events_are_counted_and_left_out(
-    written: duckdb.DuckDBPyConnection, tmp_path: Path
+    trace_tables: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     path = write(tmp_path / "hostile.json", [*HOSTILE, *TRACE])
     con, log = read_paths([path], tmp_path)
-    assert everything(con) == everything(written)
+    assert everything(con) == everything(trace_tables)
     assert log.rows_lost == len(HOSTILE)
     assert log.warnings
     cases: tuple[list[Any], ...] = ([], [None])  # compiled, and event by event
     for odd in cases:
         con, log = read_paths([write(tmp_path / "halves.json", [*HALVES, *odd, *TRACE])], tmp_path)
-        assert everything(con) == everything(written)
+        assert everything(con) == everything(trace_tables)
         assert log.rows_lost == 2 + len(odd)
         assert any("phases B and E" in warning for warning in log.warnings)
 
@@ -159,13 +159,13 @@ def test_bytes_that_are_no_utf8(tmp_path: Path) -> None:
 
 
 def test_one_bad_slice_spoils_nothing_else(
-    written: duckdb.DuckDBPyConnection, tmp_path: Path
+    trace_tables: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     bad = tmp_path / "msprof_slice_1_1.json"
     bad.write_text("<html>")
     good = write(tmp_path / "msprof_slice_0_1.json", TRACE)
     con, log = read_paths([good, bad], tmp_path)
-    assert everything(con) == everything(written)
+    assert everything(con) == everything(trace_tables)
     assert any("msprof_slice_1_1.json" in warning for warning in log.warnings)
     with pytest.raises(TraceFormatError):
         read_paths([bad], tmp_path)

@@ -13,7 +13,7 @@ pytest.importorskip("playwright")
 
 from npuscope.sample_traces.job import Job
 from tests.dashboard.app.served_pages import chromium, visit
-from tests.dashboard.app.started_server import served, started
+from tests.dashboard.app.started_server import serve, start
 
 HEIGHT_PX = 800
 HEAVY = Job(
@@ -28,7 +28,7 @@ def test_a_heavier_stage_is_seen_without_a_click(
 ) -> None:
     """On the first screen: in words, and in the figure by name above its ranks."""
     with (
-        served([stored_job(HEAVY, "db")], tmp_path) as address,
+        serve([stored_job(HEAVY, "db")], tmp_path) as address,
         chromium() as browser,
         visit(browser, address, height=HEIGHT_PX) as seen,
     ):
@@ -70,7 +70,7 @@ def test_figures_are_seen_before_anything_is_found(sample_store: Path, tmp_path:
     """And where findings will stand, a bar stands."""
     may_find = tmp_path / "may_find"
     with (
-        started(
+        start(
             [sample_store], tmp_path, settings={"MAY_FIND": str(may_find)},
             command=(sys.executable, "-c", _WAITING),
         ) as running,

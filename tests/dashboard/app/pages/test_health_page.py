@@ -32,7 +32,7 @@ def log(steps: int = 400) -> pl.DataFrame:
     })  # fmt: skip
 
 
-def published(folder: Path, more: dict[str, pl.DataFrame] | None) -> Path:
+def publish(folder: Path, more: dict[str, pl.DataFrame] | None) -> Path:
     job = small(steps=2, layers=1, name="moe", first_step=120)
     publish_job(folder, job, "20251127T043437.000Z", published_s=1, more=more)
     return folder
@@ -40,7 +40,7 @@ def published(folder: Path, more: dict[str, pl.DataFrame] | None) -> Path:
 
 @pytest.mark.slow
 def test_what_the_page_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    store = published(tmp_path / "store", {"train_log": log()})
+    store = publish(tmp_path / "store", {"train_log": log()})
     visited = visit(monkeypatch, store, page="health", lang="zh")
     verdict = next(one.value for one in visited.markdown if "400" in one.value)
     assert r"尖峰\: 2，水平变化\: 1" in verdict
@@ -92,5 +92,5 @@ def test_without_a_log_it_says_how_to_have_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     create_store(tmp_path / "store")
-    visited = visit(monkeypatch, published(tmp_path / "store", None), page="health")
+    visited = visit(monkeypatch, publish(tmp_path / "store", None), page="health")
     assert any("--train-log" in one.value for one in visited.info)

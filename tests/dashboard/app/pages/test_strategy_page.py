@@ -24,7 +24,7 @@ SPACE = Space(2048, 16, recompute=["none"], cp=[1])
 MACHINE = Machine(353.9e12)
 
 
-def found() -> SearchResult:
+def search_result() -> SearchResult:
     rows = search(DENSE, MACHINE, 8, SPACE)
     asked = {"model": "tiny", "cluster": "1x8", "chip": "910B2", "only": "gbs=16,seq=2048"}
     return SearchResult(rows, sensitivity(DENSE, MACHINE, 8, SPACE, rows, top=2), asked, 60 << 30)
@@ -58,7 +58,7 @@ def test_the_page_shows_what_was_searched(
     monkeypatch: pytest.MonkeyPatch, sample_store: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "strategies.parquet"
-    one = found()
+    one = search_result()
     file.write_bytes(found_parquet(one))
     visited = visit(monkeypatch, sample_store)
     served = ServedStores([Place(str(sample_store), "store0")], strategies=str(file))

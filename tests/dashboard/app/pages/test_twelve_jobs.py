@@ -53,7 +53,7 @@ def block(visited: AppTest, key: str) -> Any:
     )
 
 
-def told(node: Any) -> list[str]:
+def texts_of(node: Any) -> list[str]:
     """Sentences of a part of a page, as they are read."""
     texts = [one.value for one in blocks(node) if one.type in ("markdown", "caption")]
     return [re.sub(r"\\(.)", r"\1", one) for one in texts]
@@ -64,7 +64,7 @@ def walk(monkeypatch: pytest.MonkeyPatch, store: Path, planted: Planted) -> Seen
     visited = visit(monkeypatch, store)
     assert not visited.exception and not visited.error, (visited.exception, visited.error)
     card = block(visited, "finding_0")
-    statement = next(one for one in told(card) if one.endswith(".") and "**" not in one)
+    statement = next(one for one in texts_of(card) if one.endswith(".") and "**" not in one)
     page = "compare"
     if not planted.before:
         link = next(one.proto for one in blocks(card) if one.type == "page_link")
@@ -73,9 +73,9 @@ def walk(monkeypatch: pytest.MonkeyPatch, store: Path, planted: Planted) -> Seen
             visited.query_params[name] = value
     visited.switch_page(f"{page}.py").run()
     assert not visited.exception and not visited.error, (visited.exception, visited.error)
-    said = told(block(visited, "verdict"))
+    said = texts_of(block(visited, "verdict"))
     if planted.before:  # what comes below the verdict
-        every = told(visited.main)
+        every = texts_of(visited.main)
         said += every[every.index(said[0]) + 1 :][:1]
     return Seen(statement, page, "; ".join(said))
 

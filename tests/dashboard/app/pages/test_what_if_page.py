@@ -19,18 +19,18 @@ from npuscope.analysis.replay.changes import parse_change
 from npuscope.cli import app
 from npuscope.dashboard.app.state import Choices, KnownCapture, move_view, params_of, view_of
 from npuscope.dashboard.figures.what_if import saved_figure
-from tests.analysis.replay.replayed_jobs import SMALL, replayed, tables
+from tests.analysis.replay.replayed_jobs import SMALL, replay_of, tables
 from tests.dashboard.app.visited_pages import figures, visit
 
 
-def printed(store: Path, *words: str) -> dict[str, Any]:
+def command_output(store: Path, *words: str) -> dict[str, Any]:
     done = CliRunner().invoke(app, ["whatif", str(store), *words, "--json"])
     assert done.exit_code == 0, done.output
     row: dict[str, Any] = json.loads(done.stdout)["rows"][-1]
     return row
 
 
-def said(visited: Any) -> str:
+def page_text(visited: Any) -> str:
     return " ".join(one.value for one in (*visited.markdown, *visited.caption)).replace("\\", "")
 
 
@@ -45,12 +45,12 @@ def test_the_page_shows_what_the_command_prints(
     visited.text_input[0].set_value("rank:5=median comm:ep=0.5").run()
     assert not visited.exception and not visited.error
     assert visited.query_params["change"] == "rank:5=median comm:ep=0.5"
-    row = printed(sample_store, "rank:5=median", "comm:ep=0.5")
+    row = command_output(sample_store, "rank:5=median", "comm:ep=0.5")
     bars = figures(visited)[0]["data"][0]
     assert bars["x"][0] == row["replayed_step_ns"] / 1e6
     assert bars["x"][-1] == row["predicted_step_ns"] / 1e6
     assert bars["x"][1:-1] == [-one["saved_ns"] / 1e6 for one in row["saved"]]
-    words = said(visited)
+    words = page_text(visited)
     for name in ("predicted_step_ns", "predicted_low_ns", "predicted_high_ns"):
         assert f"{row[name] / 1e6:,.3f}" in words
     assert "replayed without recorded gaps" in words  # how far to trust it
@@ -76,7 +76,7 @@ def test_a_change_in_the_url_is_a_change_or_nothing() -> None:
 
 
 def test_a_step_before_and_after() -> None:
-    job = replayed(SMALL)
+    job = replay_of(SMALL)
     other = apply_change(tables(SMALL), job, [parse_change("kernel:*=0.5")])
     found = whatif_lanes(job, other, 0, (1,))
     before, after = (found.filter(pl.col("is_after") == one) for one in (False, True))
