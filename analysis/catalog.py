@@ -98,11 +98,11 @@ def in_order(selection: Iterable[Metric] | None = None) -> list[Metric]:
     done: dict[str, Metric] = {}
 
     def put(name: str) -> None:
-        known = by_view.pop(name, None)
-        if known is not None:
-            for read in known.inputs:
+        entry = by_view.pop(name, None)
+        if entry is not None:
+            for read in entry.inputs:
                 put(read)
-            done[name] = known
+            done[name] = entry
 
     for name in [*by_view]:
         put(name)

@@ -227,9 +227,9 @@ def _means(con: duckdb.DuckDBPyConnection, name: str, scope: Scope) -> pl.DataFr
     values: list[str | int] = []
     selects: list[str] = []
     for view, part in cut:
-        clause, given = part.where()
+        clause, parameters = part.where()
         selects.append(f"{view} as (select * from {view} {clause})")
-        values += given
+        values += parameters
     parts = ", ".join(selects)
     query = f"with {parts} select * from (\n{metric(name).sql}\n) order by {order}"
     return frame(con, query, values)

@@ -93,8 +93,8 @@ def only_time_of_communication(con: duckdb.DuckDBPyConnection, scope: Scope = AL
     that was read lightly, or whose operations were not recorded. None otherwise."""
     clause, values = scope.where()
     timed = f"select 1 from (select * from step_summary {clause}) where communication_ns > 0"
-    known = f"select 1 from (select * from comm_summary {clause})"
-    query = f"select exists({timed}) and not exists({known})"
+    entries = f"select 1 from (select * from comm_summary {clause})"
+    query = f"select exists({timed}) and not exists({entries})"
     ((is_so,),) = con.execute(query, [*values, *values]).fetchall()
     if not is_so:
         return None

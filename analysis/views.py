@@ -35,7 +35,7 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
     if names is not None and _VIEWS.get(con, set()).issuperset(names):
         return
     present = _present(con)
-    missing = {known.view: known for known in sql_metrics() if known.view and not known.over}
+    missing = {metric.view: metric for metric in sql_metrics() if metric.view and not metric.over}
     for view in missing.keys() & present:
         del missing[view]
     ((versions,),) = con.execute(f"select getvariable('{store.EMPTY_SUMMARIES}')").fetchall()
@@ -51,9 +51,9 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
                 create(read)
             con.execute(f'create temp view "{view}" as {entry.sql}')
 
-    for known in [*missing.values()]:
-        if names is None or known.name in names:
-            create(known.view)
+    for metric in [*missing.values()]:
+        if names is None or metric.name in names:
+            create(metric.view)
     _VIEWS.setdefault(con, set()).update(names or ())
 
 

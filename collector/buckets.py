@@ -217,7 +217,7 @@ class _S3Bucket:
 
         async def work() -> dict[str, tuple[bytes, str]]:
             objects = await gather(map(one, keys))
-            return {got[0]: (got[1], got[2]) for got in objects if got}
+            return {answer[0]: (answer[1], answer[2]) for answer in objects if answer}
 
         return self._run(work)
 

@@ -56,21 +56,21 @@ def hear_ctrl_c() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
-    heard: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         try:
             handler(number, frame)
         except BaseException as raised:
-            heard.append(raised)
+            errors.append(raised)
             raise
 
     signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     except Exception:
-        if heard:
-            raise heard[0] from None
+        if errors:
+            raise errors[0] from None
         raise
     finally:
         signal.signal(signal.SIGINT, handler)

@@ -163,8 +163,8 @@ def _parse_tables(text: str) -> tuple[str, ...]:
     names = sorted({part.strip() for part in text.split(",")})
     unknown = [name for name in names if name not in schema.tables()]
     if unknown:
-        known = ", ".join(schema.tables())
-        raise UsageError(f"--tables {text}: no table {unknown[0]!r}; there are {known}")
+        choices = ", ".join(schema.tables())
+        raise UsageError(f"--tables {text}: no table {unknown[0]!r}; there are {choices}")
     return tuple(names)
 
 

@@ -205,10 +205,10 @@ class Capture:
         use = model_use(model, sequence_length, tokens_per_step, attention, recompute)
         with self._ask():
             scope = self._scope(rank, step)
-            figures, given = self._figures(scope, peak, use)
+            figures, peaks_here = self._figures(scope, peak, use)
             self._check(figures.rows, scope)
             if by == "kernel":
-                peaks = chips.peaks(self._data.con, given)
+                peaks = chips.peaks(self._data.con, peaks_here)
                 return roofline.kernel_table(figures.kernels, peaks, attention=attention)
             if by == "step":
                 return figures.rows.select(column_names("mfu"))

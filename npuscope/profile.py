@@ -94,19 +94,19 @@ def open_tables(
         target, result, messages = bring_up_to_date(source, is_command=is_command)
     with waiting("computing") if is_command else contextlib.nullcontext():
         con = store.open(target, summaries=summary_versions(), writable=source.writable)
-        torn = store.left_out(con)
+        faults = store.left_out(con)
         if is_command:
-            remember(con, target if is_store(target) and not torn else None)
+            remember(con, target if is_store(target) and not faults else None)
         try:
             mine = replace(scope, run=result.run) if result else scope
-            damage = [damages for key, damages in torn.items() if mine.has(*key)]
+            damage = [damages for key, damages in faults.items() if mine.has(*key)]
             if damage and not any(
                 mine.has(one.run, one.capture) for one in store.opened_over(con, target)
             ):
                 raise StoreError(damage[0])
             if mirror.url_behind(target) is not None:  # its files came with the first look
                 messages = [*messages, *kept_within_limit(target)]
-            left_out = tuple(Message("left out: {told}", told=one) for one in torn.values())
+            left_out = tuple(Message("left out: {told}", told=one) for one in faults.values())
             warnings = reading_warnings(target, con, mine)
             yield OpenTables(
                 con, target, result, [*messages, *left_out], warnings, source.memory_bytes,

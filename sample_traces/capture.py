@@ -213,7 +213,7 @@ def without_collection() -> Iterator[None]:
 def captures(job: Job) -> list[Capture]:
     """Every rank of the job, simulated and seen by its profiler."""
     return [
-        _capture(job, rank, *on_clock(job, rank, *seen)) for rank, seen in sorted(run(job).items())
+        _capture(job, rank, *on_clock(job, rank, *ran)) for rank, ran in sorted(run(job).items())
     ]
 
 

@@ -73,8 +73,8 @@ def write_job(
     profiles = captures(job)
     files: dict[str, object] = {}
     for capture in profiles:
-        chosen = forms[capture.rank] if isinstance(forms, Mapping) else forms
-        files[str(capture.rank)] = _write_rank(capture, out, chosen)
+        form = forms[capture.rank] if isinstance(forms, Mapping) else forms
+        files[str(capture.rank)] = _write_rank(capture, out, form)
     facts = {"job": job_fields(job), "captures": files, **truth(job, profiles)}
     (out / "truth.json").write_text(_readable(facts) + "\n", encoding="utf-8")
 

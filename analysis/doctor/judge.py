@@ -184,8 +184,8 @@ def _explain(need: Need, rank: RankRecord) -> tuple[str, tuple[str, ...], tuple[
         tables = ",".join(sorted(need.tables))
         command = f"`npuscope ingest PATH --tables {tables} --ranks LIST`"
         return NOT_SELECTED, (command,), ()
-    asked = [s for s in need.settings if s in _GPU_SAYS] if rank.is_gpu else need.settings
-    on = {setting: _is_on(setting, rank) for setting in asked}
+    options = [s for s in need.settings if s in _GPU_SAYS] if rank.is_gpu else need.settings
+    on = {setting: _is_on(setting, rank) for setting in options}
     settings = tuple(setting for setting, is_on in on.items() if is_on is not True)
     all_on = bool(on) and not settings
     is_off = False in on.values()

@@ -191,8 +191,8 @@ def _level_name(at: int) -> str:
 
 
 def _profile(values: Options, added: Mapping[str, Setting]) -> list[_Argument]:
-    kept = values.get("activities")
-    names = [name for name in kept if name in ("CPU", "NPU")] if isinstance(kept, list) else []
+    have = values.get("activities")
+    names = [name for name in have if name in ("CPU", "NPU")] if isinstance(have, list) else []
     defaults = [n for n in ("CPU", "NPU") if not names or n in names or n.lower() in added]
     activities = ", ".join(f"ProfilerActivity.{name}" for name in defaults)
     new = next((added[key] for key in ("cpu", "npu") if key in added and names), None)

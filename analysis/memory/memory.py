@@ -218,17 +218,17 @@ def memory_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str
 def no_such_rank(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str | None:
     """Why no rank is chosen: names what there is instead; None where one is."""
     present = frame(con, "select run, capture, rank from ranks")
-    chosen = present
+    rows = present
     for name, value in scope.values(RANK).items():
-        chosen = chosen.filter(pl.col(name) == value)
-        if chosen.is_empty():
+        rows = rows.filter(pl.col(name) == value)
+        if rows.is_empty():
             there = present[name].unique().sort().to_list()
             if value in there:
                 break
             names = numbers(there) if name == "rank" else ", ".join(there)
             there_is = "no {kind} {value} here: there is {listed}"
             return Message(there_is, kind=Message(name), value=value, listed=names or "none")
-    if not chosen.is_empty():
+    if not rows.is_empty():
         return None
     named = str(scope)
     return Message("no data matches {named}", named=named) if named else Message("no rank here")

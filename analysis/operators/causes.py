@@ -66,11 +66,11 @@ def _test_causes(
     """All causes of one capture; `ranked`: its rows of `operators_of`, without warm-up."""
     run, capture = scope.run or "", scope.capture or ""
     rows = shapes.with_tiling(mean_operators(con, scope, known=ranked))
-    known = shapes.paces(rows)
+    paces = shapes.paces(rows)
     cores = shapes.core_count(con, run, capture)
     tests = [
-        pl.DataFrame(schema=EVIDENCE), shapes.padding(rows, known),
-        shapes.blocks(rows, known, cores), shapes.layout(rows), shapes.ai_cpu(rows, known),
+        pl.DataFrame(schema=EVIDENCE), shapes.padding(rows, paces),
+        shapes.blocks(rows, paces, cores), shapes.layout(rows), shapes.ai_cpu(rows, paces),
         shapes.recompute(rows, ranked),
     ]  # fmt: skip
     reasons: dict[str, str] = {}
@@ -80,7 +80,7 @@ def _test_causes(
         reasons = dict.fromkeys(("ai_cpu", "layout", "clock"), _NO_CORES) | reasons
     if rows["is_aligned"].null_count() == rows.height:
         reasons["padding"] = Message("no matrix product with shapes was recorded")
-    elif not known.products:
+    elif not paces.products:
         reasons["padding"] = Message("too few aligned matrix products of one type to compare with")
     if cores is None:
         reasons["blocks"] = Message("how many cores the chip has is not known")
@@ -94,7 +94,7 @@ def _test_causes(
     tests.append(modes)
     if why_not is not None:
         reasons["mode"] = why_not
-    orders, why = _in_order(con, scope, rows, known, tests[3])
+    orders, why = _in_order(con, scope, rows, paces, tests[3])
     every = pl.concat([*tests[:3], *tests[4:], *orders])
     return CauseEvidence(every, reasons | why, _changes(every, rows))
 
@@ -143,7 +143,7 @@ def _in_order(
     con: duckdb.DuckDBPyConnection,
     scope: Scope,
     means: pl.DataFrame,
-    known: shapes.Paces,
+    paces: shapes.Paces,
     layout: pl.DataFrame,
 ) -> tuple[list[pl.DataFrame], dict[str, str]]:
     """What single launches tell: sequences, who asked for changes of layout (then in those rows),
@@ -158,10 +158,10 @@ def _in_order(
         # A launch is of no step by itself: the step and the kernels are those it began.
         return [layout], reasons | {"dynamic": _NO_TYPES}
     frames: list[pl.DataFrame] = []
-    if known.vector is None:
+    if paces.vector is None:
         reasons = dict.fromkeys(ordered, _NO_PACE)
     else:
-        frames += [sequences(one, known.vector) for one in as_mean(stages_of, means)]
+        frames += [sequences(one, paces.vector) for one in as_mean(stages_of, means)]
     data_settings = pl.concat(
         [asked_by(con, one, layout["type"].drop_nulls().unique().to_list()) for one in stages_of]
     ).unique(["type", "input_shapes"], keep="first", maintain_order=True)

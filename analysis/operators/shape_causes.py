@@ -328,12 +328,12 @@ def clocks(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFra
     )
 
 
-def clock(ranked: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+def clock(ranked: pl.DataFrame, rest: pl.DataFrame) -> pl.DataFrame:
     """Ranks below the clock of the others, or the chip's: what their AI-core kernels take beyond
     the same kernels of ranks at full clock; of kernels that those do not run, beyond the clocks'
     proportion. `ranked`: rows of `operators_of` of one capture, of all its ranks and steps."""
     steps = max(ranked.select("rank", "step").n_unique(), 1)
-    rows = ranked.filter(pl.col("core").is_in([*_VECTOR, *_CUBE])).join(known, on="rank")
+    rows = ranked.filter(pl.col("core").is_in([*_VECTOR, *_CUBE])).join(rest, on="rank")
     is_low = pl.col("mhz") < _LOWER * pl.col("full_mhz")
     keys = ["type", "input_shapes", "input_dtypes", "output_shapes"]
     usual = rows.filter(~is_low).group_by(keys).agg(

@@ -78,8 +78,8 @@ def cut(kernels: pl.DataFrame, transfers: pl.DataFrame, stages: pl.DataFrame) ->
         if way == _WAYS[WEIGHTS]:
             others = whole.get((lane, _WAYS[BACKWARD]), [])
             left = sum(int(weights[one.last] == weights[one.first]) for one in others)
-            tried = (pieces, _at_least(pieces, left), _split_repeats(pieces))
-            whole[lane, way] = next((one for one in tried if len(one) == left), pieces)
+            trials = (pieces, _at_least(pieces, left), _split_repeats(pieces))
+            whole[lane, way] = next((one for one in trials if len(one) == left), pieces)
     return main_kernels.with_columns(piece=_places(main_kernels, whole)).filter(
         pl.col("piece") >= 0
     )

@@ -90,8 +90,8 @@ def derive(con: duckdb.DuckDBPyConnection) -> Iterator[Table]:
         "create or replace temp view capture_groups as select run, capture, group_hash, kind"
         " from _groups, (select any_value(run) as run, any_value(capture) as capture from ranks)"
     )
-    chosen = f"rank in ({', '.join(map(str, ranks))})" if ranks else "false"
-    yield Table(RESOLVED_COMM, f"select * from ({_resolved_comm_sql()}) where {chosen}")
+    condition = f"rank in ({', '.join(map(str, ranks))})" if ranks else "false"
+    yield Table(RESOLVED_COMM, f"select * from ({_resolved_comm_sql()}) where {condition}")
 
 
 def _resolved_comm_sql() -> str:

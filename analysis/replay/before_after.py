@@ -55,14 +55,14 @@ def before_after(
     lanes = whatif_lanes(job, crowded_by(job, other, job.times(other.waits)), at, ranks)
     length_ns = int(lanes.select((pl.col("start_ns") + pl.col("dur_ns")).max()).item() or 1)
     sides = lanes.partition_by("is_after")
-    shown = [
+    longest = [
         side.sort("dur_ns", descending=True, maintain_order=True)[:MOST_EVENTS] for side in sides
     ]
     order = ["is_after", "rank", "kind", "lane", "start_ns"]
     return BeforeAfter(
         steps,
         row,
-        pl.concat(shown).sort(order, maintain_order=True) if shown else lanes,
+        pl.concat(longest).sort(order, maintain_order=True) if longest else lanes,
         job.ops.steps[at],
         length_ns,
         all(side.height <= MOST_EVENTS for side in sides),

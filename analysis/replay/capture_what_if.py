@@ -69,7 +69,7 @@ def whatif_steps(
     times, other = _steps(job, apply_change(con, job, changes))
     is_short = len(job.ops.rank) <= _MOST_FOR_PATHS
     before, after = (
-        time_by_part(job, made) if is_short else None for made in (job.waits, other.waits)
+        time_by_part(job, waits) if is_short else None for waits in (job.waits, other.waits)
     )
     if after is not None and other.added_ns:
         after = [{**one, (other.added_as, None): other.added_ns} for one in after]
@@ -155,7 +155,7 @@ def _most_changed(job: CaptureJob, other: Other) -> tuple[Ratios, Ratios]:
 
 def _most_of(job: CaptureJob, spent: Integers) -> Ratios:
     """Of times of operations, those of each step that most lie after another or on one rank."""
-    ops, made = job.ops, job.waits
+    ops, waits = job.ops, job.waits
     shape = (len(ops.steps), len(ops.ranks))
     if not spent.any():
         return np.zeros(shape[0])
@@ -165,8 +165,8 @@ def _most_of(job: CaptureJob, spent: Integers) -> Ratios:
     of_rank = np.bincount(cell, weights=weights, minlength=shape[0] * shape[1]).reshape(shape)
     # Where all else takes no time, an operation ends at the sum of the longest way to its end.
     alone = replace(
-        made, transfer=spent, lag=np.zeros_like(made.lag), gap=np.zeros_like(made.gap),
-        host=np.zeros_like(made.host),
+        waits, transfer=spent, lag=np.zeros_like(waits.lag), gap=np.zeros_like(waits.gap),
+        host=np.zeros_like(waits.host),
     )  # fmt: skip
     ends = np.maximum.accumulate(job.span(alone).ends.max(axis=1))
     ratios: Ratios = np.maximum(np.diff(ends, prepend=0), of_rank.max(axis=1))

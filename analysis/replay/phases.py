@@ -227,9 +227,9 @@ def _first_step(
         by_chunk = np.maximum(chunks[-1], 0) * stages + stage
         positions.append(np.where(codes["gmc"] < 0, by_chunk, codes["gmc"]))
         row += count * workers
-    begun = [part[:, 0, 0].astype(np.float64) for part in starts]
+    begins = [part[:, 0, 0].astype(np.float64) for part in starts]
     return _Step(
-        trace, nodes, np.concatenate(begun), np.concatenate(chunks),
+        trace, nodes, np.concatenate(begins), np.concatenate(chunks),
         np.concatenate(positions), stages,
     )  # fmt: skip
 
@@ -322,11 +322,11 @@ def _pairs(step: _Step) -> list[Group]:
     for send, receive, way in zip(SENDS, RECEIVES, (1, -1), strict=True):
         for stage in range(step.stages):
             other = (stage + way) % step.stages
-            sent, got = step.of(stage, send), step.of(other, receive)
-            if len(sent) != len(got):
-                reason = f"{len(sent)} {send} for {len(got)} {receive} on stage {other}"
+            sent, receipt = step.of(stage, send), step.of(other, receive)
+            if len(sent) != len(receipt):
+                reason = f"{len(sent)} {send} for {len(receipt)} {receive} on stage {other}"
                 step.refuse(stage, reason)
-            pairs += [Group(pair) for pair in zip(sent, got, strict=True)]
+            pairs += [Group(pair) for pair in zip(sent, receipt, strict=True)]
     return pairs
 
 
@@ -343,13 +343,13 @@ def _together(step: _Step, optype: str) -> list[tuple[int, ...]]:
 
 def _own(starts: list[Times], durations: list[Times], groups: list[Group]) -> list[Times]:
     """Durations by optype of each stage: of what ends together, each one's transfer."""
-    begun, lasting = np.concatenate(starts), np.concatenate(durations)
+    begins, lasting = np.concatenate(starts), np.concatenate(durations)
     for group in groups:
         nodes = [*group.nodes]
-        latest = begun[nodes].max(axis=0)
+        latest = begins[nodes].max(axis=0)
         if group.is_over_peers:
             latest = latest.max(axis=-1, keepdims=True)
-        transfer = begun[nodes] + lasting[nodes] - latest
+        transfer = begins[nodes] + lasting[nodes] - latest
         lasting[nodes] = np.where(transfer <= _LATE_CLOCK_S, 0, transfer)
     return np.split(lasting, np.cumsum([len(part) for part in starts])[:-1])
 

@@ -188,8 +188,8 @@ def _lengths(job: PhaseJob, changed: Rescale) -> Times:
 
 def _lengths_of(job: PhaseJob, mask: Mask) -> Times:
     """The same with own durations where the mask says so, ideal ones elsewhere."""
-    chosen, ideal = mask[:, None, :], job.ideal_s[:, None, None]
-    return _lengths(job, lambda own: np.where(chosen, own, ideal))
+    choice, ideal = mask[:, None, :], job.ideal_s[:, None, None]
+    return _lengths(job, lambda own: np.where(choice, own, ideal))
 
 
 def _alone_by_peer(job: PhaseJob, nodes: Mask) -> Times:

@@ -221,11 +221,11 @@ def fitting(
         return (0,) * len(choices)
     selections = []
     for back in sorted({0.0, *(one.back_bytes for one in choices)}):
-        tried = [
+        trial = [
             one if one.back_bytes <= back else replace(one, layers=0 if back else one.layers - 1)
             for one in choices
         ]
-        layers = cheapest(tried, missing + _beside_logits(memory, back))
+        layers = cheapest(trial, missing + _beside_logits(memory, back))
         if layers and peak_bytes(job, memory, choices, layers) <= budget_bytes:
             selections.append((sum(lost_s(choices, layers)), layers))
     return min(selections)[1] if selections else None

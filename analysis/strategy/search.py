@@ -135,8 +135,8 @@ def _chunks(counts: Sequence[int] | None, layers: int, pp: int) -> list[int]:
     if pp == 1:
         return [1]
     most = max(1, -(-layers // pp))
-    tried = counts if counts is not None else range(1, min(most, 16) + 1)
-    return sorted({size for size in tried if chunks_divide(layers, pp, size)})
+    trials = counts if counts is not None else range(1, min(most, 16) + 1)
+    return sorted({size for size in trials if chunks_divide(layers, pp, size)})
 
 
 def _grid(model: Model, of_stage: int, tps: list[int], space: Space) -> dict[str, Floats]:

@@ -52,16 +52,16 @@ def evidence_place(
 ) -> EvidencePlace | None:
     """The longest kernel of a type, or operation of a type, of a rank and step (None: of any); of
     neither the longest time of the rank without a kernel. None where there is none."""
-    for kind, wanted, (key, name, table) in (
+    for kind, value, (key, name, table) in (
         ("stream", kernel, _KERNEL),
         ("group", operation, _OPERATION),
     ):
-        if wanted is None:
+        if value is None:
             continue
         query = _LONGEST.format(
             key=key, name=name, table=table, place=at.place, asked=f"{name} = ?"
         )
-        values = [wanted, of_rank, of_rank, of_step, of_step]
+        values = [value, of_rank, of_rank, of_step, of_step]
         for rank, start_ns, dur_ns, track, evidence in con.execute(query, values).fetchall():
             begin = start_ns - _zero_ns(at, rank)
             return EvidencePlace(rank, begin, begin + dur_ns, kind, track or "", evidence)

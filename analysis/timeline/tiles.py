@@ -102,11 +102,11 @@ def timeline_tiles(
 
 
 def _cut(
-    drawn: DrawnRank, level: int, from_ns: int, to_ns: int, is_first_track: bool
+    events_of_rank: DrawnRank, level: int, from_ns: int, to_ns: int, is_first_track: bool
 ) -> dict[str, npt.NDArray[Any]]:
     """A tile's columns of one rank, in order of lane and start."""
-    rows = next(one for one in reversed(drawn.rows) if one.level <= level)
-    lanes = int(np.searchsorted(drawn.events.lane_track, 1)) if is_first_track else None
+    rows = next(one for one in reversed(events_of_rank.rows) if one.level <= level)
+    lanes = int(np.searchsorted(events_of_rank.events.lane_track, 1)) if is_first_track else None
     places, lane = _touching(rows, from_ns, to_ns, lanes)
     reaches_in = rows.start[places] < from_ns
     # Of what reaches in, only what can be seen; a row of several ends with its bucket.
@@ -121,8 +121,8 @@ def _cut(
     lane = lane[begins]
     return {
         "start": coarser.start, "dur": coarser.dur, "count": coarser.count, "name": coarser.name,
-        "class": coarser.class_, "track": drawn.events.lane_track[lane],
-        "row": drawn.events.lane_row[lane],
+        "class": coarser.class_, "track": events_of_rank.events.lane_track[lane],
+        "row": events_of_rank.events.lane_row[lane],
     }  # fmt: skip
 
 

@@ -26,8 +26,8 @@ ORIGIN = "numbered in order of host, device and folder"
 def with_ranks(identities: Sequence[tuple[str, Identity]]) -> list[Identity]:
     """The identities, each with a rank; `identities` has the folder of each."""
     ranks = _without_false_ranks([identity for _, identity in identities])
-    known = {one.rank for one in ranks if one.rank is not None}
-    free = (number for number in range(len(ranks) + len(known)) if number not in known)
+    taken_ranks = {one.rank for one in ranks if one.rank is not None}
+    free = (number for number in range(len(ranks) + len(taken_ranks)) if number not in taken_ranks)
     order = sorted(
         range(len(ranks)),
         key=lambda n: (

@@ -322,16 +322,16 @@ def _run_readers(
         sizes = (file.size_bytes for role in present for file in source.files[role])
         size = sum(sizes) // source.shared_by
         tables_of = fillable & tables if present else frozenset()
-        wanted = tables_of - (filled - SHARED - SUPPLEMENTS)
+        missing = tables_of - (filled - SHARED - SUPPLEMENTS)
         if reader == MAIN_DB and not has_steps(source) and "trace" in source.files:
-            wanted -= {"host_ops"}
-        if not wanted or _is_spared(con, source, reader, wanted):
+            missing -= {"host_ops"}
+        if not missing or _is_spared(con, source, reader, missing):
             advance(size)
             continue
         began = time.monotonic()
         done = ProgressCount(advance)
         try:
-            read_of(reader)(con, source, reading, wanted, done)
+            read_of(reader)(con, source, reading, missing, done)
         except (TraceFormatError, OSError, duckdb.Error) as error:
             deadline.check()
             if is_out_of_space(error) or isinstance(error, duckdb.OutOfMemoryException):
@@ -340,13 +340,13 @@ def _run_readers(
             failed[str(path)] = error_line(error)
             if reader not in FILE_BY_FILE:
                 # Half a table would give figures that look whole.
-                for table in wanted - SHARED:
+                for table in missing - SHARED:
                     con.execute(f'delete from "{table}"')
             reading.warn("not read: {error}", error=error_line(error))
         trace = source.path("trace")
         if reader == TRACE and trace in reading.damage and "kernels" in reading.rules:
             reading.lose(trace, "figures of this rank cover only the part that was read")
-        names = nonempty(con, wanted)
+        names = nonempty(con, missing)
         filled |= names
         for table in sorted(names):
             reading.rules.setdefault(f"from.{table}", reader.rpartition(".")[2])

@@ -151,19 +151,19 @@ def refresh(store: Path, *, is_needed: bool = False) -> None:
             key for key, one in objects.items()
             if one.size_bytes and (tags.get(key) != one.tag or not (root / key).is_file())
         }  # fmt: skip
-        got = bucket.get(changed)
+        objects_here = bucket.get(changed)
         gone = _here(root) - {key for key, one in objects.items() if one.size_bytes}
-        gone |= changed - got.keys()
+        gone |= changed - objects_here.keys()
         if changed or gone:
             # Killed in the middle, what is not told of is asked for again.
             _write_tags(root, {k: t for k, t in tags.items() if k not in changed | gone})
             # What tells of shared files comes before the manifests that name them.
-            for key in sorted(got, key=lambda key: (key.endswith("/manifest.json"), key)):
-                _apply(root, key, got[key][0])
+            for key in sorted(objects_here, key=lambda key: (key.endswith("/manifest.json"), key)):
+                _apply(root, key, objects_here[key][0])
             for key in gone:
                 _apply(root, key, None)
             tags_here = {key: tag for key, tag in tags.items() if key not in gone}
-            _write_tags(root, {**tags_here, **{key: tag for key, (_, tag) in got.items()}})
+            _write_tags(root, {**tags_here, **{key: tag for key, (_, tag) in objects_here.items()}})
         _seen_s[root] = time.monotonic()
 
 
@@ -212,11 +212,11 @@ def update(path: Path, change: Callable[[bytes | None], bytes | None]) -> bool:
             if written is None or bucket.put(key, written, tag):
                 break
         if written is not None:
-            got = bucket.get([key]).get(key, (b"", ""))
+            current = bucket.get([key]).get(key, (b"", ""))
             tags = _read_tags(root)
             _write_tags(root, {k: t for k, t in tags.items() if k != key})
-            _apply(root, key, got[0])
-            _write_tags(root, {**tags, key: got[1]})
+            _apply(root, key, current[0])
+            _write_tags(root, {**tags, key: current[1]})
     return True
 
 

@@ -115,12 +115,12 @@ def open(
     check_layout(path)
     for attempt in range(_ATTEMPTS):
         try:
-            manifests_of, torn = without_torn(path, manifests(path))
-            if torn and not attempt:  # maybe replaced, and swept, since its manifest was read
+            manifests_of, damage = without_torn(path, manifests(path))
+            if damage and not attempt:  # maybe replaced, and swept, since its manifest was read
                 mirror.refresh(path, is_needed=True)
                 continue
             create_views(con, path, manifests_of, summaries)
-            _LOOKS[con] = _Look(manifests_of, torn)
+            _LOOKS[con] = _Look(manifests_of, damage)
             return con
         except FileNotFoundError as error:  # replaced, and swept, while we got its files
             if attempt == _ATTEMPTS - 1:

@@ -241,15 +241,15 @@ def profile_folders(
     `unlisted` is told folders that cannot be listed, and why; `loads` folders named as those with
     a training hook's counts.
     """
-    seen = set[str]()
+    paths = set[str]()
     for root in roots:
         pending = [root]
         while pending:
             folder = pending.pop()
             real = os.path.realpath(folder)
-            if real in seen:  # a link, or a root inside of another
+            if real in paths:  # a link, or a root inside of another
                 continue
-            seen.add(real)
+            paths.add(real)
             try:
                 with os.scandir(folder) as entries:
                     names = sorted(entry.name for entry in entries if _may_be_folder(entry))

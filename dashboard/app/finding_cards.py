@@ -108,11 +108,11 @@ def _figures(say: Say, finding: Finding) -> None:
 
 def _evidence(page: Page, finding: Finding) -> dict[str, str | int]:
     """Where on the timeline the finding is seen: window, ranks and what stands out there."""
-    asked = evidence_asked(finding)
-    if asked is None:
+    request = evidence_asked(finding)
+    if request is None:
         return {}
     at = page.frame(extent)
-    place = page.frame(evidence_place, at=at, **asked)
+    place = page.frame(evidence_place, at=at, **request)
     if place is None or at.window_ns is None:
         return {}
     return shown_evidence(place, at.window_ns[0], str(page.say(finding.statement)))

@@ -168,17 +168,17 @@ def _pick(
     label: str,
     options: Sequence[Option],
     current: Option,
-    picked: Callable[[Option], None],
+    change: Callable[[Option], None],
     named: Callable[[Option], str],
 ) -> None:
     """A list to choose from that shows what the URL says, whatever was chosen in it before."""
-    key = f"pick_{picked.__qualname__}"
+    key = f"pick_{change.__qualname__}"
     st.session_state[key] = current
 
     def move() -> None:
         value = st.session_state[key]
         if value is not None:
-            picked(value)
+            change(value)
 
     st.selectbox(
         label, options, key=key, on_change=move, format_func=lambda one: visible(named(one)),

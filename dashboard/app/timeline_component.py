@@ -126,7 +126,7 @@ class Timeline:
 
 
 def draw_timeline(
-    drawn: Timeline,
+    upper: Timeline,
     beneath: Timeline | None = None,
     *,
     opened: Sequence[int],
@@ -136,14 +136,14 @@ def draw_timeline(
     """Draw the timeline of a capture, and of another one beneath it: `opened` ranks unfolded,
     `window_ns` of it in sight, where the visitor has not looked elsewhere; `kinds` are those that
     its groups have."""
-    page = drawn.page
-    one = _capture_facts(drawn)
+    page = upper.page
+    one = _capture_facts(upper)
     zero = int(one["zero"])
     base = str(st.get_option("server.baseUrlPath")).strip("/")
     config = {
         "base": f"/{base}/timeline-data" if base else "/timeline-data",
         **one,
-        "beside": beneath and _capture_facts(beneath) | {"align": [drawn.step, beneath.step]},
+        "beside": beneath and _capture_facts(beneath) | {"align": [upper.step, beneath.step]},
         "change": page.view.change or "", "lang": page.view.lang, "parts": list(PARTS),
         "window": window_ns and [window_ns[0] - zero, window_ns[1] - zero],
         "open": list(opened),
@@ -163,19 +163,19 @@ def _texts(page: Page) -> dict[str, str]:
     }
 
 
-def _capture_facts(drawn: Timeline) -> dict[str, Any]:
+def _capture_facts(timeline: Timeline) -> dict[str, Any]:
     """What is told of each capture: names by which the server is asked, and its time."""
-    page, whole = drawn.page, drawn.at.window_ns
+    page, whole = timeline.page, timeline.at.window_ns
     assert whole is not None
     zero, capture = whole[0], page.capture
     return {
         "place": {"store": capture.store, "run": capture.run, "capture": capture.capture},
-        "name": drawn.name, "version": f"{hash(page.version)}",
+        "name": timeline.name, "version": f"{hash(page.version)}",
         "zero": str(zero), "extent": whole[1] - zero,
-        "ranks": list(capture.ranks), "silent": _silent(page, drawn.at),
+        "ranks": list(capture.ranks), "silent": _silent(page, timeline.at),
         "steps": [
             {"step": step, "start": start - zero, "end": end - zero}
-            for step, start, end in drawn.borders["step", "start_ns", "end_ns"].rows()
+            for step, start, end in timeline.borders["step", "start_ns", "end_ns"].rows()
         ],
     }  # fmt: skip
 

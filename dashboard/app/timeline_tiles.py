@@ -87,8 +87,8 @@ def answer(name: str, request: Request) -> Response:
     if name not in ANSWERS:
         return Response(status_code=404)
     try:
-        asked = _TileRequest(request.query_params, request.headers)
-        return ANSWERS[name](asked)
+        tile = _TileRequest(request.query_params, request.headers)
+        return ANSWERS[name](tile)
     except _Refusal as refused:
         return Response(status_code=int(str(refused)))
     except (NpuscopeError, duckdb.Error, OSError):

@@ -149,10 +149,10 @@ def take_snapshot(
 def _whole(store: Path, run: Run, tell: Callable[[str], None]) -> Run | None:
     """The run without captures of which a file is torn, which are told; None where none is left.
     The others, and other runs, are not to be missed because of them."""
-    _, torn = without_torn(store, [one for ranks in run.captures for one in ranks])
-    for reason in torn.values():
+    _, damage = without_torn(store, [one for ranks in run.captures for one in ranks])
+    for reason in damage.values():
         tell(f"not shown: {reason}")
-    captures = tuple(ranks for ranks in run.captures if (run.name, ranks[0].capture) not in torn)
+    captures = tuple(ranks for ranks in run.captures if (run.name, ranks[0].capture) not in damage)
     return replace(run, captures=captures) if captures else None
 
 

@@ -109,9 +109,9 @@ def plan_figure(devices: pl.DataFrame, say: Say) -> go.Figure:
             devices.select("layer", "device", pl.col(tokens).alias("tokens")), "device"
         )
         grid, layers, items, _ = _grid(loads, "device")
-        drawn = _heat(grid, layers, items, say, "device")
-        drawn.update(showscale=column == 2)
-        figure.add_trace(drawn, row=1, col=column)
+        heat = _heat(grid, layers, items, say, "device")
+        heat.update(showscale=column == 2)
+        figure.add_trace(heat, row=1, col=column)
     title = "Devices before and after the plan, times the mean of the layer"
     figure = lay_out(figure, say, title, height_px=_heat_px(len(layers)) + 24)
     figure = _heat_axes(figure)

@@ -135,12 +135,12 @@ def step_bar(row: Mapping[str, Any], width: int = 20) -> Text:
     parts = (row["computing_ns"], row["exposed_communication_ns"], row["free_ns"])
     if None in parts or sum(parts) <= 0:
         return Text(UNKNOWN)
-    bar, drawn, before = Text(), 0, 0
+    bar, cells, before = Text(), 0, 0
     for part_ns, (_, colour, block) in zip(parts, PARTS, strict=True):
         before += part_ns
         upto = round(width * before / sum(parts))
-        bar.append(block * (upto - drawn), style=colour)
-        drawn = upto
+        bar.append(block * (upto - cells), style=colour)
+        cells = upto
     return bar
 
 

@@ -64,10 +64,10 @@ def show(renderable: RenderableType, *, to_stderr: bool = False) -> None:
         console = Screen(stderr=to_stderr, width=width)
     if to_stderr and not console.is_terminal:
         console.file = StringIO()  # while it captures rich writes to its file, too
-    with contextlib.nullcontext() if to_stderr else reader_may_leave(), console.capture() as drawn:
+    with contextlib.nullcontext() if to_stderr else reader_may_leave(), console.capture() as image:
         console.print(renderable)
     # Written here: rich would turn a reader that left into its own exit with 1.
-    text = drawn.get() if console.is_terminal else _BLANKS.sub("", drawn.get())
+    text = image.get() if console.is_terminal else _BLANKS.sub("", image.get())
     if to_stderr:
         quiet()
         tell(text)

@@ -239,10 +239,10 @@ def _collective(op: CommOp) -> Event:
     """HCCL counts the smaller of what a rank gives and gets."""
     size = len(op.group.ranks)
     count = op.element_count * (size if op.op_type == "reduceScatter" else 1)
-    got = op.element_count * (size if op.op_type == "allGather" else 1)
+    element_count = op.element_count * (size if op.op_type == "allGather" else 1)
     return {
         "Collective name": _COLLECTIVES[op.op_type][0], "In msg nelems": count,
-        "Out msg nelems": got, "Group size": size, "dtype": _DATA_TYPES[op.data_type],
+        "Out msg nelems": element_count, "Group size": size, "dtype": _DATA_TYPES[op.data_type],
         "Process Group Name": op.group.name, "Process Group Description": op.group.label,
         "Process Group Ranks": json.dumps(list(op.group.ranks)),
     }  # fmt: skip

@@ -159,14 +159,14 @@ def _line(tokens: Floats, times: Floats, weights: Floats) -> _Line:
     base = slope = error = level_error = 0.0
     for _ in range(_ROUNDS):
         plain = weights / expected**2
-        kept = plain * inside**2
-        total = kept.sum()
-        middle, level = (kept * tokens).sum() / total, (kept * times).sum() / total
-        spread = (kept * (tokens - middle) ** 2).sum()
+        weight = plain * inside**2
+        total = weight.sum()
+        middle, level = (weight * tokens).sum() / total, (weight * times).sum() / total
+        spread = (weight * (tokens - middle) ** 2).sum()
         if spread <= 0:
             break
         before = slope
-        slope = float((kept * (tokens - middle) * (times - level)).sum() / spread)
+        slope = float((weight * (tokens - middle) * (times - level)).sum() / spread)
         base = float(level - slope * middle)
         line = base + slope * tokens
         if (line <= 0).any():

@@ -65,8 +65,8 @@ def require_all_ranks(
     for place, world in _worlds(tables).items():
         counted, expected = tables.of_ranks
         if data is not None:
-            seen = sizes.get(place, (None, None))
-            counted, expected = _ranks(held.get(place, []), world, seen)
+            range_here = sizes.get(place, (None, None))
+            counted, expected = _ranks(held.get(place, []), world, range_here)
         if counted is not None and expected is not None and counted < expected:
             raise TraceNotFound(
                 Message(

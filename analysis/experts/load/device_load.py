@@ -58,8 +58,8 @@ def expert_places(
         places.append(rows.with_columns(basis=pl.lit(PLACEMENT)))
         loads = loads.join(rows.select(PLACE).unique(), on=PLACE, how="anti", nulls_equal=True)
     if devices is not None:
-        laid = contiguous_placement(loads, devices)
-        places.append(placed_loads(loads, laid).with_columns(basis=pl.lit(CONTIGUOUS)))
+        layout = contiguous_placement(loads, devices)
+        places.append(placed_loads(loads, layout).with_columns(basis=pl.lit(CONTIGUOUS)))
     return pl.concat(places)
 
 

@@ -277,24 +277,24 @@ def _rows(
 def _rows_by_exchange(
     con: duckdb.DuckDBPyConnection,
     scope: Scope,
-    known: Iterable[tuple[Any, ...]],
+    facts: Iterable[tuple[Any, ...]],
     notes: list[str],
 ) -> list[tuple[Any, ...]]:
     """Rows by all-to-alls of ranks and steps that no grouped matmul tells."""
     parts_of_scope = scope.values()
     where = " ".join(f"and o.{name} = ?" for name in parts_of_scope)
     moved = frame(con, _EXCHANGES.format(where=where), list(parts_of_scope.values()))
-    visited = set(known)
+    visited = set(facts)
     parts = {
         key: part["size_bytes"]
         for key, part in moved.group_by(["run", "capture", "rank", "step"], maintain_order=True)
         if key not in visited
     }
     rows: list[tuple[Any, ...]] = []
-    got = {key: _got(sizes) for key, sizes in parts.items()}
-    sizes_bytes = [np.asarray(repeats) for repeats in got.values() if repeats is not None]
+    numbers = {key: _got(sizes) for key, sizes in parts.items()}
+    sizes_bytes = [np.asarray(repeats) for repeats in numbers.values() if repeats is not None]
     token_bytes = _token_bytes(sizes_bytes)
-    for key, repeats in got.items():
+    for key, repeats in numbers.items():
         passes = None if repeats is None else _repetition(repeats)
         if repeats is None or passes is None or token_bytes is None:
             continue

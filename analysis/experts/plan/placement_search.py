@@ -128,10 +128,10 @@ def improve(start: Placement, load: Floats, cost: Cost, nodes: int, limits: Limi
     for _ in range(_ROUNDS):
         if not alive.size:
             break
-        tried = _round(placement[alive], load[alive], cost, nodes, limits.of(alive))
-        is_changed = (tried != placement[alive]).any(axis=(1, 2))
+        trial = _round(placement[alive], load[alive], cost, nodes, limits.of(alive))
+        is_changed = (trial != placement[alive]).any(axis=(1, 2))
         alive = alive[is_changed]
-        placement[alive] = tried[is_changed]
+        placement[alive] = trial[is_changed]
     return placement
 
 
@@ -244,8 +244,8 @@ def _swaps(state: _State, cost: Cost) -> Iterable[tuple[Placement, Mask]]:
     leaves = state.slot[rows, mine][:, :, None] - state.slot[:, None]
     hot_ns = state.device[rows, state.hot[:, None]][:, :, None]
     slowest = np.maximum(hot_ns - leaves, state.device[:, None, owner] + leaves)
-    state_here, got = state.flat[rows, mine], state.flat
-    is_held = (got[:, None] == state_here[:, :, None]).any(axis=1) & (got != EMPTY)
+    state_here, partner = state.flat[rows, mine], state.flat
+    is_held = (partner[:, None] == state_here[:, :, None]).any(axis=1) & (partner != EMPTY)
     slowest[state.forbidden() | is_held[:, None] | state.holders(state_here)] = np.inf
     foreign = state.foreign()
     if foreign is not None:
@@ -254,8 +254,8 @@ def _swaps(state: _State, cost: Cost) -> Iterable[tuple[Placement, Mask]]:
         more = (
             foreign[row, there, state_here[:, :, None]].astype(np.int64)
             - foreign[row, here, state_here[:, :, None]]
-            + foreign[row, here, got[:, None]]
-            - foreign[row, there, got[:, None]]
+            + foreign[row, here, partner[:, None]]
+            - foreign[row, there, partner[:, None]]
         )
         slowest[more > _room(state)] = np.inf
     for at, exists in _fastest(slowest, hot_ns[:, 0, 0]):

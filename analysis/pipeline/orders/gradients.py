@@ -130,14 +130,14 @@ def reduced_shares(
 ) -> GradientReductions | None:
     """Of columns (a step, and its ranks by device) what they reduced since the last micro-batch
     made gradients; None where that is nothing."""
-    chosen = _reductions(ops)
-    if not len(chosen):
+    subset = _reductions(ops)
+    if not len(subset):
         return None
     end = ops.start + ops.dur
     latest = np.full(int(ops.instance.max()) + 1, np.iinfo(np.int64).min)
-    np.maximum.at(latest, ops.instance[chosen], ops.start[chosen])
+    np.maximum.at(latest, ops.instance[subset], ops.start[subset])
     # Members that were not captured may have been the last ones: then all of it counts.
-    met = np.where(ops.exogenous[chosen], ops.start[chosen], latest[ops.instance[chosen]])
+    met = np.where(ops.exogenous[subset], ops.start[subset], latest[ops.instance[subset]])
     places = pl.DataFrame(
         [(rank, step, device, column)
          for column, (step, its) in enumerate(zip(steps, ranks, strict=True))
@@ -157,10 +157,10 @@ def reduced_shares(
     )  # fmt: skip
     step_of = pl.Series([*ops.steps, None], dtype=pl.Int64)
     rows = pl.DataFrame({
-        "rank": pl.Series(ops.ranks, dtype=pl.Int32)[ops.rank[chosen]],
-        "step": step_of[ops.step[chosen].tolist()],
-        "lane": ops.stream[chosen], "start": ops.start[chosen],
-        "took": np.maximum(end[chosen] - met, 0),
+        "rank": pl.Series(ops.ranks, dtype=pl.Int32)[ops.rank[subset]],
+        "step": step_of[ops.step[subset].tolist()],
+        "lane": ops.stream[subset], "start": ops.start[subset],
+        "took": np.maximum(end[subset] - met, 0),
     }).join(places, on=["rank", "step"], nulls_equal=True).join(
         bounds, on=["rank", "step"], nulls_equal=True
     )  # fmt: skip

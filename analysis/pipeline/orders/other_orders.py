@@ -115,13 +115,13 @@ def split(measured: MeasuredPasses, facts: Facts, places: int,
     place_of = np.repeat(np.arange(places), layers)
     result = np.zeros((2, places, measured.places))
     ats: list[int] = []
-    seen = 0
+    count = 0
     for part in parts:
         ats.append(
-            int(place_of[min(seen, len(place_of) - 1) if part.is_layer else max(seen - 1, 0)])
+            int(place_of[min(count, len(place_of) - 1) if part.is_layer else max(count - 1, 0)])
         )
         result[:, ats[-1], part.place] += (part.forward, part.backward)
-        seen += part.is_layer
+        count += part.is_layer
     for at, then, part in zip(ats, ats[1:], parts, strict=False):
         if at == then:
             result[:, at, part.place] += (part.forward_pause, part.backward_pause)
@@ -378,12 +378,12 @@ def _behind(
 
 
 def needed_overlap(
-    measured: MeasuredPasses, facts: Facts, tried: ExecutedOrder, length_ns: float
+    measured: MeasuredPasses, facts: Facts, variant: ExecutedOrder, length_ns: float
 ) -> float | None:
     """Which share of the shorter of two passes beside each other has to be hidden for the order to
     take no longer than `length_ns` (a mean over columns); None: no passes are beside each other, or
     hiding all of it is not enough."""
-    graph = tried.graph
+    graph = variant.graph
     pairs = [at for at, (_, entry) in enumerate(graph.entries) if len(entry) > 1]
     if not pairs:
         return None
@@ -417,14 +417,14 @@ def _shorter(measured: MeasuredPasses, facts: Facts, graph: Precedence) -> Times
 
 
 def held_micro_batches(
-    measured: MeasuredPasses, facts: Facts, tried: ExecutedOrder
+    measured: MeasuredPasses, facts: Facts, variant: ExecutedOrder
 ) -> tuple[list[float], list[float | None]]:
     """By device: micro-batches of a stage held at most, and their bytes (None: unknown)."""
-    schedule, its = tried.graph.schedule, tried.spans()
+    schedule, its = variant.graph.schedule, variant.spans()
     count = [float(schedule.share * held_at_most(one, {})) for one in its]
     if facts.kept_bytes is None:
         return count, [None] * len(its)
-    shares = split(measured, facts, len(schedule.routes[0]), tried.layers)[0]
+    shares = split(measured, facts, len(schedule.routes[0]), variant.layers)[0]
     bytes_here = shares / shares.sum(axis=0) @ facts.kept_bytes  # nothing is kept of pauses
     sizes: list[dict[int, float]] = [{} for _ in its]
     for route in schedule.routes:

@@ -220,12 +220,12 @@ def _bound(
     readings: pl.DataFrame,
     clocks: Sequence[Clock],
     fitted: tuple[Floats, Floats, float],
-    joined: tuple[Integers, int],
+    parts: tuple[Integers, int],
 ) -> None:
     """Hold the fitted (offset, drift, middle) against causality, and place by it alone what only
-    transfers join; `joined` are the parts that collectives join, and the reference."""
+    transfers join; `parts` are the parts that collectives join, and the reference."""
     offset_ns, drift_rate, middle_ns = fitted
-    label, reference = joined
+    label, reference = parts
     clock = readings["clock"].to_numpy()
     times = [readings[name].to_numpy() for name in ("start_ns", "end_ns")]
     start_ns, end_ns = (at - drift_rate[clock] * (at - middle_ns) for at in times)
@@ -405,9 +405,9 @@ def _largest(spans: Spans, reference: int) -> Floats:
     # A shorter chain's bound is a bound too, and bounds that contradict each other never settle.
     for _ in range(min(spans.clock_count, _LINKS)):
         nearest = np.full(count, np.inf)
-        begun = spans.begins
-        reached = largest[spans.clock[begun]] - spans.start_ns[begun]
-        np.minimum.at(nearest, spans.instance[begun], reached)
+        openings = spans.begins
+        reached = largest[spans.clock[openings]] - spans.start_ns[openings]
+        np.minimum.at(nearest, spans.instance[openings], reached)
         lower = largest.copy()
         ended = spans.ends
         reached = spans.end_ns[ended] + nearest[spans.instance[ended]]

@@ -103,10 +103,10 @@ def fill_counters(
 def _fill_one(
     con: duckdb.DuckDBPyConnection,
     file: SqliteFile,
-    known: tuple[str, _Counter, dict[str, str]],
+    entry: tuple[str, _Counter, dict[str, str]],
     spend: Callable[[int], None],
 ) -> None:
-    table, counter, present = known
+    table, counter, present = entry
     column_names = {key.lower() for key in (*_KEYS, *counter.ids, counter.word or "")}
     columns = [column for column in counter.series if column.lower() in present] or (
         []

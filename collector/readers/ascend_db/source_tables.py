@@ -169,10 +169,10 @@ def load_table(
     spend: called with the Arrow bytes of each batch read.
     Raises TraceFormatError when the file turns out damaged.
     """
-    wanted = TABLES[table]
+    fields = TABLES[table]
     target = temp_name(table)
-    typed = ", ".join(f'{_cast(column)} as "{column.name}"' for column in wanted)
-    if {"startNs", "endNs"} <= {column.name for column in wanted}:
+    typed = ", ".join(f'{_cast(column)} as "{column.name}"' for column in fields)
+    if {"startNs", "endNs"} <= {column.name for column in fields}:
         typed += (
             f", cast(case when startNs >= -{LAST_NS} and endNs between startNs and {LAST_NS}"
             " then endNs - startNs end as bigint) as durNs"
@@ -182,13 +182,13 @@ def load_table(
             "cast(id as bigint) as id, nullif(nullif(cast(value as varchar), 'N/A'), '') as value"
         )
     if table not in file.tables:
-        empty = ", ".join(f'null as "{column.name}"' for column in wanted)
+        empty = ", ".join(f'null as "{column.name}"' for column in fields)
         run(con, f"create temp table {target} as select {typed} from (select {empty}) limit 0")
         return
     if table not in _NO_CHECK:
         file.check(table)
     sql = f"create temp table {target} as select {typed} from _incoming"
-    stream_columns(con, file.select(_sources(file, table, wanted), file.rows_of(table)), sql, spend)
+    stream_columns(con, file.select(_sources(file, table, fields), file.rows_of(table)), sql, spend)
 
 
 _SQL_TYPES: dict[Kind, SqlType] = {"real": "real", "text": "text", "step": "text"}

@@ -194,8 +194,8 @@ def _salvage(
                     ahead.popleft()
                 break
         else:
-            tried = data[start : ahead[min(len(ahead), _TRIES) - 1][1]]
-            array_end = _array_end(reading, tried, salvaged_events) if patient else None
+            piece = data[start : ahead[min(len(ahead), _TRIES) - 1][1]]
+            array_end = _array_end(reading, piece, salvaged_events) if patient else None
             if array_end is not None:
                 ahead.clear()
                 spans = _spans(data, start + array_end)

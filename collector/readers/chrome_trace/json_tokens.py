@@ -111,10 +111,10 @@ def array_type(dtype: Any, n_axes: int) -> Any:
             item = context.get_value_type(dtype)
             size = whole(context.get_abi_sizeof(item))
             strides = [size] if n_axes == 1 else [builder.mul(lengths[1], size), size]
-            made = context.make_array(array)(context, builder)
+            result = context.make_array(array)(context, builder)
             data = builder.inttoptr(address, item.as_pointer())
-            populate(made, data, lengths, strides, size, None)
-            return made._getvalue()
+            populate(result, data, lengths, strides, size, None)
+            return result._getvalue()
 
         return array(types.int64, types.int64), generate
 

@@ -55,8 +55,8 @@ def write_compiled(path: Path) -> None:
     text, name = compile_scan()
     code = _machine().emit_object(llvm.parse_assembly(text))
     kinds = WantedKinds({"counter": KeptEvents(COUNTER)}, {None: {"C": "counter"}})
-    tried = Scan(kinds, _load(name, code))
-    if not tried.add(b'[{"ph": "C", "name": "a", "pid": 1, "ts": 1.5, "args": {"b": 2}}]'):
+    scan = Scan(kinds, _load(name, code))
+    if not scan.add(b'[{"ph": "C", "name": "a", "pid": 1, "ts": 1.5, "args": {"b": 2}}]'):
         raise RuntimeError("the compiled pass does not read the plainest event")
     part = path.with_name(f"{path.name}.{os.getpid()}")
     part.write_bytes(name.encode() + b"\n" + code)

@@ -372,15 +372,15 @@ def _read_counts(file: SourceFile, notes: list[str]) -> _Counts:
         notes.append(Message("{file}: the last line is incomplete and left out", file=path.name))
         lines, wrong = lines.head(-1), wrong.clear()
     if wrong.height:
-        number, shown, is_count, columns = wrong.select(
+        number, value, is_count, columns = wrong.select(
             "number", "text", "is_count", "columns"
         ).row(0)
-        got = (
+        content = (
             f"{columns} columns, but the first row has {width}"
             if is_count
-            else f"no counts: {shown[:60]!r}"
+            else f"no counts: {value[:60]!r}"
         )
-        raise TraceFormatError(path, f"line {number}", got)
+        raise TraceFormatError(path, f"line {number}", content)
     values = lines.select(pl.col("text").str.split(",").explode().str.strip_chars().cast(pl.Int64))
     counts: _Counts = values.to_series().to_numpy().reshape(-1, width)
     return counts

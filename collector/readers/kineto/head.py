@@ -213,15 +213,15 @@ def _written_ns(path: str) -> list[int]:
 
 def read_beginning(path: str) -> bytes:
     """The file's bytes, unpacked, until its events begin, and some of these. Raises OSError."""
-    data, begun = b"", None
+    data, start = b"", None
     with open_regular(path) as raw:
         stream = decompress(raw)
         try:
             while len(data) < _MOST_BYTES:
                 chunk = stream.read(_EDGE_BYTES)
                 data += chunk
-                begun = begun or _EVENTS.search(data, max(0, len(data) - len(chunk) - 64))
-                if not chunk or (begun and len(data) - begun.end() >= _EDGE_BYTES):
+                start = start or _EVENTS.search(data, max(0, len(data) - len(chunk) - 64))
+                if not chunk or (start and len(data) - start.end() >= _EDGE_BYTES):
                     break
         except _READ_ERRORS:
             pass

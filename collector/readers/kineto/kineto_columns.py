@@ -190,11 +190,11 @@ class KinetoForm:
             gather_counters(counters, values["counter"], log)
 
     def _gather_host(self, events: Mapping[str, list[Event]], values: Values, log: ReadLog) -> None:
-        known = StackArgs if self.stacks else OperatorArgs
+        shape = StackArgs if self.stacks else OperatorArgs
         columns = _OPERATOR if self.stacks else _OPERATOR[:-1]
         for kind in ("operator", "annotation"):
             rows = [e for e in events[kind] if e.ph == "X"]
-            put_slices(values[kind], rows, decode_args(rows, known, log), columns)
+            put_slices(values[kind], rows, decode_args(rows, shape, log), columns)
         put_slices(values["python"], [e for e in events["python"] if e.ph == "X"])
         calls = [e for e in events["api"] if e.ph == "X"]
         args = decode_args(calls, CallArgs, log)

@@ -61,12 +61,12 @@ def split_alike(lines: pl.Series, forms: list[Form]) -> tuple[pl.DataFrame, pl.S
     left = pl.DataFrame({"line": pl.int_range(lines.len(), eager=True, dtype=pl.UInt32),
                          "text": lines})  # fmt: skip
     none_yet: list[pl.DataFrame] = []
-    tried = 0
+    trials = 0
     for form in forms:
         rows, left = _match_form(form, left)
         parts.append(rows)
-    while left.height >= _FEWEST and len(forms) < _MOST_FORMS and tried < _MOST_TRIED:
-        tried += 1
+    while left.height >= _FEWEST and len(forms) < _MOST_FORMS and trials < _MOST_TRIED:
+        trials += 1
         line_form = form_of(left["text"][0])
         if line_form is None:
             none_yet.append(left.head(1))

@@ -71,8 +71,8 @@ def _draw(con: duckdb.DuckDBPyConnection, key: MemoryKey | None, scope: Scope, t
     from npuscope.dashboard.terminal.memory import memory_overview
 
     facts = query.memory_facts(con, scope)
-    drawn = memory_overview.overview if key is None else memory_overview.fullest_charts
-    show(drawn(con, facts, top=top))
+    chart = memory_overview.overview if key is None else memory_overview.fullest_charts
+    show(chart(con, facts, top=top))
 
 
 def _table(key: MemoryKey, top: int, frame: pl.DataFrame) -> RenderableType:

@@ -108,10 +108,10 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
     """An event that Ctrl-C, SIGTERM or SIGHUP sets; the second one ends the process at once, and
     so does the first where nothing ends for long: what hangs in a file system hears no signal."""
     stop = threading.Event()
-    heard, hears = socket.socketpair()
+    reader, hears = socket.socketpair()
     hears.setblocking(False)
     former_fd = signal.set_wakeup_fd(hears.fileno(), warn_on_full_buffer=False)
-    threading.Thread(target=_end_in_time, args=(heard,), daemon=True).start()
+    threading.Thread(target=_end_in_time, args=(reader,), daemon=True).start()
     former = {number: signal.getsignal(number) for number in _ENDING}
     if former[signal.SIGHUP] is signal.SIG_IGN:
         del former[signal.SIGHUP]  # started by nohup, to outlive its terminal
@@ -133,17 +133,17 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
         hears.close()  # which ends the thread
 
 
-def _end_in_time(heard: socket.socket) -> None:
+def _end_in_time(reader: socket.socket) -> None:
     """Wait for a signal, then for the end of the process: not for ever."""
     from npuscope.collector.engines.processes import end_all
 
-    with heard:
-        number = next((n for n in iter(partial(heard.recv, 1), b"") if n[0] in _ENDING), b"")
+    with reader:
+        number = next((n for n in iter(partial(reader.recv, 1), b"") if n[0] in _ENDING), b"")
         if not number:
             return
-        heard.settimeout(_ENDS_WITHIN_S)
+        reader.settimeout(_ENDS_WITHIN_S)
         try:
-            while heard.recv(1):
+            while reader.recv(1):
                 pass
         except TimeoutError:
             end_all()
