@@ -27,7 +27,7 @@ _LAUNCHES = """
         from launches semi join _kernels using (run, capture, rank, connection_id)
         where target = 'kernel'
     ),
-    _launched as (
+    _launches as (
         select l.operator_name, k.dur_ns, h.module, string_split(h.call_stack, e'\\n') as frames
         from _kernels as k
         join _calls as l on l.run = k.run and l.capture = k.capture and l.rank = k.rank
@@ -37,15 +37,15 @@ _LAUNCHES = """
             and h.name = l.operator_name and h.thread_id is not distinct from l.operator_thread_id
             and h.start_ns = l.operator_start_ns
     ),
-    _placed as (
+    _places as (
         select operator_name, dur_ns,
             coalesce(module, list_filter(frames, lambda frame: not regexp_matches(
                 frame, '(site|dist)-packages|torch_npu|[/\\\\]torch[/\\\\]|<frozen|<built-in'
             ))[1], frames[1]) as place
-        from _launched
+        from _launches
     )
-    select operator_name, place, sum(dur_ns) as ns, (select sum(dur_ns) from _placed) as every_ns
-    from _placed where operator_name is not null
+    select operator_name, place, sum(dur_ns) as ns, (select sum(dur_ns) from _places) as every_ns
+    from _places where operator_name is not null
     group by operator_name, place
     order by ns desc, operator_name, place nulls last limit 1"""
 

@@ -15,7 +15,7 @@ Place = tuple[str, str, int]
 
 # Metadata of every rank, and what its cube kernels show.
 _FACTS = """
-with _shown as (
+with _sizes as (
     select run, capture, rank, max(most_blocks_count) as blocks_count
     from shape_summary where core in ('AI_CORE', 'MIX_AIC') group by all
 ),
@@ -31,7 +31,7 @@ select run, capture, rank, any_value(framework) as framework,
     list(distinct chip_name) as chip_names,
     max(ai_core_count) as core_count, max(ai_core_frequency_mhz) as frequency_mhz,
     any_value(blocks_count) as blocks_count, any_value(mhz) as mhz
-from ranks left join _shown using (run, capture, rank) left join _clocks using (run, capture, rank)
+from ranks left join _sizes using (run, capture, rank) left join _clocks using (run, capture, rank)
 group by all
 order by run, capture, rank
 """

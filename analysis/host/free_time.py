@@ -182,22 +182,22 @@ def host_pace(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFram
 
 _LEAD = """
 with
-_launched as (
+_launches as (
     select min(device_start_ns) as device_start_ns, api_start_ns
     from launches {where} and api_start_ns is not null and device_start_ns is not null
         and target in ('kernel', 'communication')
     group by api_start_ns
 ),
-_chosen as (
+_choice as (
     select *, min(api_start_ns) over () as first_ns,
         greatest(max(api_start_ns) over () - min(api_start_ns) over (), 1) as span_ns
-    from _launched
+    from _launches
 )
 select first_ns + cast((api_start_ns - first_ns) * {bins} // (span_ns + 1) * (span_ns + 1)
         // {bins} as bigint) as at_ns,
     count(*) as launch_count, min(device_start_ns - api_start_ns) as least_ns,
     cast(median(device_start_ns - api_start_ns) as double) as lead_ns
-from _chosen group by all order by at_ns"""
+from _choice group by all order by at_ns"""
 
 
 # metric: host_lead

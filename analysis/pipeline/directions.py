@@ -34,7 +34,7 @@ _MARK = (
 )
 _MARKED_WEIGHTS = r"(?i)wgrad"
 _OPERATORS = """
-    with _asked as (
+    with _questions as (
         select rank, connection_id, any_value(operator_name) as operator,
             any_value(operator_thread_id) as thread, any_value(operator_start_ns) as operator_ns,
             coalesce(any_value(operator_start_ns), any_value(api_start_ns)) as launched_ns
@@ -43,7 +43,7 @@ _OPERATORS = """
             and run = $run and capture = $capture
         group by all
     ),
-    _told as (
+    _facts as (
         select rank, thread_id as thread, start_ns as operator_ns,
             any_value(sequence_number) as sequence,
             any_value(forward_thread_id) as forward_thread
@@ -58,11 +58,11 @@ _OPERATORS = """
         where kind = 'mstx' and dur_ns > 0 and regexp_matches(name, $pattern)
             and run = $run and capture = $capture
     )
-    select _asked.rank, connection_id, operator, thread, sequence, forward_thread,
+    select _questions.rank, connection_id, operator, thread, sequence, forward_thread,
         case when launched_ns < end_ns then mark end as mark,
         case when launched_ns < end_ns then mark_number end as mark_number
-    from _asked left join _told using (rank, thread, operator_ns)
-    asof left join _marked on _asked.rank = _marked.rank and launched_ns >= _marked.start_ns"""
+    from _questions left join _facts using (rank, thread, operator_ns)
+    asof left join _marked on _questions.rank = _marked.rank and launched_ns >= _marked.start_ns"""
 
 
 def operators(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFrame:

@@ -8,17 +8,17 @@ from ..metric import sql_text
 from ..views import frame
 
 _PLACES = """
-    with _told as (
+    with _facts as (
         select unnest(list_sort(global_ranks)) as rank, unnest(range(len(global_ranks))) as place
         from capture_groups
         where run = $run and capture = $capture and kind = 'pp' and len(global_ranks) > 1
     ),
-    _seen as (
-        select rank, cast(min(place) as integer) as place from _told
+    _sightings as (
+        select rank, cast(min(place) as integer) as place from _facts
         group by rank having min(place) = max(place)
     )
     select distinct ranks.rank, coalesce(pp_rank, place) as stage
-    from ranks left join _seen using (rank)
+    from ranks left join _sightings using (rank)
     where ranks.run = $run and ranks.capture = $capture and coalesce(pp_rank, place) is not null"""
 
 

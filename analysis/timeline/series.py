@@ -17,7 +17,7 @@ from .tiles import tile_ns
 
 _SERIES = """
     with
-    _read as (
+    _raw as (
         select 'memory' as kind, source || ' ' || component as name, 'bytes' as unit, device_id,
             timestamp_ns as at_ns,
             cast(coalesce(reserved_bytes, allocated_bytes) as double) as value
@@ -26,10 +26,10 @@ _SERIES = """
         select 'counter', name, coalesce(series, ''), device_id, timestamp_ns, value
         from counters where {place} and rank = ? and timestamp_ns is not null
     ),
-    _devices as (select count(distinct device_id) > 1 as are_several from _read)
+    _devices as (select count(distinct device_id) > 1 as are_several from _raw)
     select kind, concat(name, if(are_several, ' of device ' || device_id, null)) as name, unit,
         at_ns, value
-    from _read, _devices where name is not null"""
+    from _raw, _devices where name is not null"""
 
 
 @dataclass(frozen=True, slots=True)

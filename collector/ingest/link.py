@@ -249,14 +249,14 @@ _COUNTS = """
 """
 # The same of some steps, where kernels run at once: the length of their union.
 _UNION = """
-    with ordered as (
+    with in_order as (
         select step, start_ns, start_ns + dur_ns as end_ns, max(start_ns + dur_ns) over (
             partition by step order by start_ns rows between unbounded preceding and 1 preceding
         ) as reached_ns
         from kernels where is_compute and dur_ns > 0 and step in (select unnest(?))
     )
     select step, sum(greatest(0, end_ns - greatest(start_ns, coalesce(reached_ns, start_ns))))
-    from ordered group by step
+    from in_order group by step
 """
 
 

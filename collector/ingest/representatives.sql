@@ -19,15 +19,15 @@ _times as (
     from _own_device where computing_ns + free_ns > 0
     group by rank, step
 ),
-_shared as (
+_shares as (
     select step from _times group by step
     having count(distinct rank) = (select count(distinct rank) from _times)
 ),
 _own as (
     select rank, avg(own_ns) as own_ns
     from _times
-    where exists (from _shared where _shared.step is not distinct from _times.step)
-        or not exists (from _shared)
+    where exists (from _shares where _shares.step is not distinct from _times.step)
+        or not exists (from _shares)
     group by rank
 ),
 _place as (

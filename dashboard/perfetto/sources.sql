@@ -160,22 +160,22 @@ where is_chosen(run, capture, rank) and is_inside(start_ns, dur_ns)
 
 -- name: memory
 -- Of what came before the window, the last of each curve is true at its start.
-with _known as (
+with _facts as (
     select component, source, device_id, timestamp_ns, allocated_bytes, reserved_bytes, active_bytes
     from memory
     where is_chosen(run, capture, rank) and component is not null
         and timestamp_ns < getvariable('timeline_to_ns')
 ), _telling as (
     select component, source, device_id
-    from _known group by all
+    from _facts group by all
     having bool_or(coalesce(allocated_bytes, 0) <> 0 or coalesce(reserved_bytes, 0) <> 0)
-), _shown as (
-    select * from _known where timestamp_ns >= getvariable('timeline_from_ns')
+), _visible as (
+    select * from _facts where timestamp_ns >= getvariable('timeline_from_ns')
     union all
     select component, source, device_id, getvariable('timeline_from_ns'),
         arg_max(allocated_bytes, timestamp_ns), arg_max(reserved_bytes, timestamp_ns),
         arg_max(active_bytes, timestamp_ns)
-    from _known where timestamp_ns < getvariable('timeline_from_ns')
+    from _facts where timestamp_ns < getvariable('timeline_from_ns')
     group by component, source, device_id
 )
 select concat(
@@ -188,27 +188,27 @@ select concat(
         '"reserved (bytes)":' || reserved_bytes,
         '"active (bytes)":' || active_bytes
     ) as args
-from _shown as s semi join _telling as t
+from _visible as s semi join _telling as t
     on t.component = s.component and t.source is not distinct from s.source
     and t.device_id is not distinct from s.device_id
 where coalesce(allocated_bytes, reserved_bytes, active_bytes) is not null
 
 -- name: counters
-with _known as (
+with _facts as (
     select name, coalesce(series, 'value') as series, device_id, timestamp_ns, value
     from counters
     where is_chosen(run, capture, rank) and name is not null and isfinite(value)
         and timestamp_ns < getvariable('timeline_to_ns')
 ), _telling as (
-    select name, series, device_id from _known group by all having bool_or(value <> 0)
-), _shown as (
-    select * from _known where timestamp_ns >= getvariable('timeline_from_ns')
+    select name, series, device_id from _facts group by all having bool_or(value <> 0)
+), _visible as (
+    select * from _facts where timestamp_ns >= getvariable('timeline_from_ns')
     union all
     select name, series, device_id, getvariable('timeline_from_ns'), arg_max(value, timestamp_ns)
-    from _known where timestamp_ns < getvariable('timeline_from_ns')
+    from _facts where timestamp_ns < getvariable('timeline_from_ns')
     group by name, series, device_id
 )
 select concat(name, case when getvariable('timeline_has_devices') then ' of device ' || device_id end) as name,
     timestamp_ns, concat(to_json(series), ':', value) as args
-from _shown as s semi join _telling as t
+from _visible as s semi join _telling as t
     on t.name = s.name and t.series = s.series and t.device_id is not distinct from s.device_id

@@ -59,7 +59,7 @@ _progress as (
         and name is not null
     group by all
 ),
-_met as (
+_meetings as (
     select *, hash(run, capture, group_hash, name) as op
     from arrivals
     {where} {also} kind in ('ep', 'tp_ep', 'mp_ep') and op_type in ('allToAll', 'allToAllV')
@@ -68,13 +68,13 @@ _met as (
 _places as (
     select *, dense_rank() over (order by run, capture) as capture_place,
         row_number() over (order by run, capture, group_hash) as place
-    from (select distinct run, capture, group_hash from _met)
+    from (select distinct run, capture, group_hash from _meetings)
 )
 select a.run, a.capture, a.instance, a.group_hash, a.step, a.rank, a.host, a.start_ns,
     a.end_ns - a.start_ns as dur_ns, a.aligned_start_ns, a.size_bytes, a.group_size,
     coalesce(a.is_complete, false) as is_complete, t.transit_ns,
     cast(p.exposed_ns as bigint) as exposed_ns
-from _met a
+from _meetings a
 left join _transits t using (rank, op)
 left join _progress p using (rank, op, start_ns)
 left join _places s on s.run = a.run and s.capture = a.capture

@@ -16,15 +16,15 @@ FIGURES = ("max_over_mean", "cv", "gini", "cold_count")
 # themselves is added without a group for each rank, of which there would be millions; where each
 # has the whole job's, the largest counts.
 _LOADS = """
-with _told as (
+with _facts as (
     from expert_load where layer is not null and expert is not null and tokens is not null
 ), _of_rank as (
     select run, capture, step, phase, layer, expert, sum(tokens) as tokens
-    from _told where ep_rank is null group by run, capture, rank, step, phase, layer, expert
+    from _facts where ep_rank is null group by run, capture, rank, step, phase, layer, expert
 )
 select run, capture, cast(0 as integer) as rank, step, phase, layer, expert,
     cast(0 as integer) as ep_rank, cast(sum(tokens) as bigint) as tokens
-from _told where ep_rank is not null group by run, capture, step, phase, layer, expert
+from _facts where ep_rank is not null group by run, capture, step, phase, layer, expert
 union all
 select run, capture, cast(0 as integer), step, phase, layer, expert, cast(null as integer),
     cast(max(tokens) as bigint)

@@ -61,16 +61,16 @@ _said as (
     from ranks left join rank_hosts using (run, capture, rank)
     group by run, capture
 ),
-_wanted as (
+_targets as (
     select run, capture, cast(unnest(range(world_size)) as integer) as rank
     from _said where world_size is not null
 ),
 _missing as (
     select run, capture, count(*) as missing_rank_count, list(rank order by rank) as missing_ranks
-    from (select * from _wanted anti join _present using (run, capture, rank))
+    from (select * from _targets anti join _present using (run, capture, rank))
     group by run, capture
 ),
-_measured as (
+_measures as (
     select run, capture,
         count(distinct step) as step_count,
         list_sort(coalesce(list(distinct step) filter (where step is not null), [])) as steps,
@@ -84,7 +84,7 @@ select run, capture,
     case when world_size is not null then coalesce(missing_rank_count, 0) end as missing_rank_count,
     case when world_size is not null then coalesce(missing_ranks, []) end as missing_ranks,
     coalesce(step_count, 0) as step_count,
-    coalesce(_measured.steps, []) as steps,
+    coalesce(_measures.steps, []) as steps,
     coalesce(light_rank_count, 0) as light_rank_count,
     list_sort(coalesce(frameworks, [])) as frameworks,
     list_sort(coalesce(chips, [])) as chips,
@@ -100,5 +100,5 @@ select run, capture,
 from _here
 left join _said using (run, capture)
 left join _missing using (run, capture)
-left join _measured using (run, capture)
+left join _measures using (run, capture)
 order by run, capture

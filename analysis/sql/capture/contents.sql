@@ -25,7 +25,7 @@
 --   content  varchar  what is counted
 --   count    bigint   rows of it; for largest_group, ranks
 with
-_counted as (
+_counts as (
     select run, capture, rank, 'ranks' as content, count(*) as count from ranks group by all
     union all
     select run, capture, rank, unnest([
@@ -150,6 +150,6 @@ _counted as (
     group by run, capture, rank
 )
 select run, capture, rank, content, cast(count as bigint) as count
-from _counted semi join ranks using (run, capture, rank)
+from _counts semi join ranks using (run, capture, rank)
 where count > 0
 order by run, capture, rank, content

@@ -23,7 +23,7 @@ _sizes as (
     from groups where group_hash is not null
     group by run, capture, group_hash
 ),
-_moved as (
+_moves as (
     select p.run, p.capture, p.step, p.group_hash, p.src_rank, p.dst_rank, s.host as src_host, d.host as dst_host, p.size_bytes
     from pair_summary as p
     left join rank_hosts as s on s.run = p.run and s.capture = p.capture and s.rank = p.src_rank
@@ -39,7 +39,7 @@ _added as (
         sum(size_bytes) / count(distinct coalesce(step, -1)) as size_bytes,
         coalesce(sum(size_bytes) filter (where src_host <> dst_host), 0) / count(distinct coalesce(step, -1))
             as between_hosts_bytes
-    from _moved
+    from _moves
     left join group_kinds using (run, capture, group_hash)
     left join _sizes using (run, capture, group_hash)
     group by run, capture, kind, group_hash

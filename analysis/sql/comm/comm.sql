@@ -65,7 +65,7 @@ _ops as materialized (
     )
     qualify op_key > 0
 ),
-_numbered as (
+_numbers as (
     select _ops.rank_key, op_key, comm_ops.group_hash, name, comm_ops.step, start_ns, dur_ns
     from comm_ops
     join _keys using (run, capture, rank)
@@ -86,12 +86,12 @@ _times as (
         try_cast(idle_ns as decimal(28, 9)) as idle_ns
     from comm_times join _keys using (run, capture, rank)
 ),
-_seen as (
-    select rank_key, group_hash, name, step from _numbered where rank_key in (select rank_key from _times)
+_sightings as (
+    select rank_key, group_hash, name, step from _numbers where rank_key in (select rank_key from _times)
 ),
 _hccl as (select rank_key, group_hash, name, step from _times where rank_key in (select rank_key from _ops)),
 _repeats
-_measured as (
+_measures as (
     select op_key,
         count(*) as measured_count,
         sum(transit_ns) as transit_ns,
@@ -102,7 +102,7 @@ _measured as (
         select *, row_number() over (partition by rank_key, group_hash, name, of_step order by start_ns) as place
         from (
             select o.*, case when i.rank_key is not null then step end as of_step
-            from _numbered as o
+            from _numbers as o
             left join _in_step as i on i.rank_key = o.rank_key and i.name is not distinct from o.name
                 and i.group_hash is not distinct from o.group_hash
             where o.rank_key in (select rank_key from _times)
@@ -135,11 +135,11 @@ _silent as (
 
 -- One row per row of the answer. Operations of a row are a series of intervals; rows that share a label (one key of one
 -- step) also share its exposed time.
-_told as materialized (
+_facts as materialized (
     select rank_key, step, op_type, group_hash, coalesce(kind, 'unknown') as kind,
         op_key, op_count, total_ns, size_bytes, measured_count, transit_ns, wait_ns, synchronization_ns, idle_ns
     from (
-        select * from _ops left join _measured using (op_key)
+        select * from _ops left join _measures using (op_key)
         union all by name
         select *, op_count as measured_count from _silent
     )
@@ -155,7 +155,7 @@ _series as materialized (
             unnest([kind, null, kind]) as kind,
             unnest([null, op_type, op_type]) as op_type,
             unnest([null, null, group_hash]) as group_hash
-        from _told
+        from _facts
     )
     qualify series > 0
 ),
@@ -186,7 +186,7 @@ _walk as (
             from kernels join _keys using (run, capture, rank)
             where is_compute and dur_ns > 0 and start_ns is not null
             union all
-            select rank_key, unnest([start_ns, start_ns + dur_ns]), null, op_key, unnest([1, -1]) from _numbered
+            select rank_key, unnest([start_ns, start_ns + dur_ns]), null, op_key, unnest([1, -1]) from _numbers
             where dur_ns > 0 and start_ns is not null
         ) order by rank_key, t_ns
     )
@@ -247,7 +247,7 @@ _lengths as (
     from _shares
     group by series
 ),
-_covered as (
+_cover as (
     select distinct rank_key from kernels join _keys using (run, capture, rank)
     where is_compute and dur_ns > 0 and start_ns is not null
 ),
@@ -263,9 +263,9 @@ _rounded as (
     from (
         select _rows.*,
             case when not is_silent then coalesce(union_ns, 0) end as union_ns,
-            case when not is_silent and rank_key in (select rank_key from _covered) then coalesce(masked_ns, 0) end
+            case when not is_silent and rank_key in (select rank_key from _cover) then coalesce(masked_ns, 0) end
                 as masked_ns,
-            case when rank_key in (select rank_key from _covered) then coalesce(shared, 0) end as shared
+            case when rank_key in (select rank_key from _cover) then coalesce(shared, 0) end as shared
         from _rows left join _lengths using (series)
     )
 )

@@ -76,7 +76,7 @@ _before as (
         from _after
     )
 ),
-_placed as (
+_places as (
     select op_key,
         min(t_ns - first_ns - (busy_ns - rank_busy_ns) + (computing_ns - rank_computing_ns))
             filter (where not is_end) as own_ns,
@@ -89,6 +89,6 @@ select run, capture, rank, step, name, op_type, group_hash, start_ns, dur_ns,
     cast(own_ns as bigint) as own_ns,
     cast(dur_ns - covered_ns as bigint) as exposed_ns
 from _operations
-join _placed using (op_key)
+join _places using (op_key)
 join _keys using (rank_key)
 order by run, capture, rank, start_ns, name

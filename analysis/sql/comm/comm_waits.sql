@@ -40,7 +40,7 @@ _each as (
         last_ns is not null as is_aligned
     from _arrivals left join _last using (instance)
 ),
-_waited as (
+_waits as (
     select *, dur_ns - least_ns as wait_least_ns, case when is_aligned and is_complete then late_ns end as wait_last_ns
     from _each
 ),
@@ -49,7 +49,7 @@ _hccl as (
     select rank, step, coalesce(kind, 'unknown') as kind, sum(wait_ns) as hccl_wait_ns
     from comm_times left join _kind_of using (rank, group_hash) group by all
 ),
-_summed as (
+_sums as (
     select rank, step, kind,
         count(*) as op_count,
         count(*) filter (where is_complete) as complete_count,
@@ -60,10 +60,10 @@ _summed as (
         sum(dur_ns - wait_last_ns) as transfer_last_arrival_ns,
         sum(abs(wait_last_ns - wait_least_ns)) as disagreement_ns,
         max(clock_error_ns) filter (where wait_last_ns is not null) as clock_error_ns
-    from _waited group by all
+    from _waits group by all
 ),
 _here as (select any_value(run) as run, any_value(capture) as capture from ranks)
-select run, capture, _summed.rank, _summed.step, _summed.kind, op_count, complete_count, aligned_count,
+select run, capture, _sums.rank, _sums.step, _sums.kind, op_count, complete_count, aligned_count,
     complete_count / op_count as coverage_ratio,
     cast(total_ns as bigint) as total_ns,
     cast(wait_min_duration_ns as bigint) as wait_min_duration_ns,
@@ -73,6 +73,6 @@ select run, capture, _summed.rank, _summed.step, _summed.kind, op_count, complet
     cast(disagreement_ns as bigint) as disagreement_ns,
     hccl_wait_ns,
     cast(clock_error_ns as bigint) as clock_error_ns
-from _summed left join _hccl
-    on _hccl.rank = _summed.rank and _hccl.step is not distinct from _summed.step and _hccl.kind = _summed.kind, _here
-order by _summed.rank, _summed.step nulls last, _summed.kind
+from _sums left join _hccl
+    on _hccl.rank = _sums.rank and _hccl.step is not distinct from _sums.step and _hccl.kind = _sums.kind, _here
+order by _sums.rank, _sums.step nulls last, _sums.kind

@@ -36,7 +36,7 @@ _traffic as (
     group by rank_key, name, group_hash, step, link
 ),
 -- The n-th of a name that repeats, in the operation's step, as for HCCL's times in the metric comm.
-_seen as (select rank_key, group_hash, name, step from comm_ops join _keys using (run, capture, rank)),
+_sightings as (select rank_key, group_hash, name, step from comm_ops join _keys using (run, capture, rank)),
 _hccl as (select distinct rank_key, group_hash, name, step from _traffic),
 _repeats
 _links as (
@@ -59,7 +59,7 @@ _ops as (
     left join _in_step as i on i.rank_key = o.rank_key and i.name is not distinct from o.name
         and i.group_hash is not distinct from o.group_hash
 ),
-_moved as materialized (
+_moves as materialized (
     select o.rank_key, o.name, o.group_hash, o.step, link, size_bytes, time_ns, start_ns, dur_ns,
         cast(row_number() over () as bigint) as series
     from _ops as o
@@ -67,8 +67,8 @@ _moved as materialized (
         and l.group_hash is not distinct from o.group_hash and l.of_step is not distinct from o.of_step
     where dur_ns > 0 and start_ns is not null
 ),
-_asked as (
-    select rank_key, series, start_ns, start_ns + dur_ns as end_ns from _moved
+_intervals as (
+    select rank_key, series, start_ns, start_ns + dur_ns as end_ns from _moves
 ),
 _covering as (
     select rank_key, start_ns, start_ns + dur_ns as end_ns
@@ -76,9 +76,9 @@ _covering as (
     where is_compute and dur_ns > 0 and start_ns is not null
 ),
 _lengths
-_placed as (
+_places as (
     select *, covered_ns >= 0.5 * union_ns as is_beside, covered_ns < 0.1 * union_ns as is_alone
-    from _moved join _lengths using (series)
+    from _moves join _lengths using (series)
 ),
 _types as (
     select rank_key, name, group_hash, any_value(op_type) as op_type
@@ -93,7 +93,7 @@ _added as (
         count(*) filter (where is_alone) as alone_count,
         sum(size_bytes) filter (where is_alone) * 1e9 / sum(time_ns) filter (where is_alone)
             as alone_bandwidth_bytes_per_s
-    from _placed as p
+    from _places as p
     join _types as t using (rank_key, name)
     where t.group_hash is not distinct from p.group_hash
     group by rank_key, step, op_type, p.group_hash, link

@@ -33,7 +33,7 @@ _peaks(chip, link, peak_bytes_per_s) as (
 _chips as (
     select run, capture, rank, any_value(chip_name) as chip_name from ranks group by run, capture, rank
 ),
-_moved as (
+_moves as (
     select run, capture, rank, step, coalesce(kind, 'unknown') as kind, op_type, link, basis,
         cast(sum(op_count) as bigint) as op_count,
         sum(size_bytes) as size_bytes,
@@ -51,7 +51,7 @@ _moved as (
 select m.run, m.capture, m.rank, step, kind, op_type, m.link, size_bytes, time_ns,
     bandwidth_bytes_per_s, bandwidth_bytes_per_s / peak_bytes_per_s as peak_ratio,
     op_count, packet_count, large_packet_ratio, small_time_ratio, unaligned_count, basis
-from _moved as m
+from _moves as m
 left join _chips as c on c.run = m.run and c.capture = m.capture and c.rank = m.rank
 left join _peaks as p on p.link = m.link and starts_with(c.chip_name, p.chip)
 order by m.run, m.capture, m.rank, step nulls last, size_bytes desc, kind, op_type, m.link

@@ -29,7 +29,7 @@
 --   small_time_ratio       double   share of the time that went into packets that are not large
 --   unaligned_count        bigint   packets that are no multiple of 512 bytes
 with
-_measured as (
+_measures as (
     select run, capture, rank, step, op_type, group_hash, link, name, size_bytes, time_ns, packets,
         bool_or(link in ('HCCS', 'PCIE', 'SIO')) over (partition by run, capture, rank, step, name, group_hash)
             as has_parts
@@ -50,10 +50,10 @@ _from_hccl as (
         list_sum(list_transform(packets,
             lambda p: case when cast(round(p.size_bytes) as bigint) % 512 <> 0 then p.packet_count else 0 end))
             as unaligned_count
-    from _measured
+    from _measures
     where link <> 'SDMA' or not has_parts
 ),
-_moved as (
+_moves as (
     select run, capture, rank, op_id, size_bytes, dur_ns,
         case when transport = 'RDMA' then 'RDMA' when link = 'HCCS_SW' then 'HCCS' else coalesce(link, 'SDMA') end as link
     from comm_tasks
@@ -74,7 +74,7 @@ _from_tasks as (
         case when m.link = 'RDMA' then null when m.size_bytes < 32000000 then cast(m.dur_ns as double) else 0 end
             as small_ns,
         cast(m.size_bytes % 512 <> 0 as integer) as unaligned_count
-    from _moved as m
+    from _moves as m
     join comm_ops as o using (run, capture, rank, op_id)
 )
 select run, capture, rank, step, op_type, group_hash, link, basis,

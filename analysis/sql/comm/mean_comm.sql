@@ -45,7 +45,7 @@
 --   worst_exposed_attributed_ns  double   of that rank
 with
 -- What is known of a rank and step that communicates.
-_told as (
+_facts as (
     select run, capture, rank, step,
         bool_or(union_ns is not null) as has_ops,
         bool_or(transit_ns is not null) as has_transit,
@@ -54,8 +54,8 @@ _told as (
     from comm_summary
     group by run, capture, rank, step
 ),
-_ranks as (select run, capture, rank, bool_or(has_ops) as has_ops from _told group by run, capture, rank),
-_stepped as (
+_ranks as (select run, capture, rank, bool_or(has_ops) as has_ops from _facts group by run, capture, rank),
+_by_step as (
     select run, capture, rank, step,
         basis = 'events' and communication_ns is not null as is_seen,
         basis = 'events' and exposed_communication_ns is not null as is_exposed,
@@ -70,15 +70,15 @@ _pairs as (
         coalesce(has_transit, true) as has_transit,
         coalesce(has_wait, true) as has_wait,
         coalesce(has_size, true) as has_size
-    from _stepped as s
+    from _by_step as s
     left join _ranks as r on r.run = s.run and r.capture = s.capture and r.rank = s.rank
-    left join _told as t on t.run = s.run and t.capture = s.capture and t.rank = s.rank
+    left join _facts as t on t.run = s.run and t.capture = s.capture and t.rank = s.rank
         and t.step is not distinct from s.step
     where is_seen or t.rank is not null or has_none and r.rank is not null
     union all
     from (
         select run, capture, rank, step, cast(has_ops as integer) as known, has_transit, has_wait, has_size
-        from _told anti join (select distinct run, capture, rank from step_summary) using (run, capture, rank)
+        from _facts anti join (select distinct run, capture, rank from step_summary) using (run, capture, rank)
     )
 ),
 _marked as (
@@ -92,7 +92,7 @@ _later as (
     select * from _marked
     qualify not is_warm_up or bool_and(is_warm_up) over (partition by run, capture, by_step, step)
 ),
-_counted as (
+_counts as (
     select * from _later qualify known = max(known) over (partition by run, capture, by_step, step)
 ),
 _over as (
@@ -101,14 +101,14 @@ _over as (
         count(*) filter (where has_transit) as transit_count,
         count(*) filter (where has_wait) as wait_count,
         count(*) filter (where has_size) as size_count
-    from _counted group by run, capture, by_step, step
+    from _counts group by run, capture, by_step, step
 ),
 _rows as (
     select c.* exclude (step)
             replace (unnest(case when by_key = 'op' then ['op', 'group'] else [by_key] end) as by_key),
         by_step, p.step, p.of_step, has_transit, has_wait, has_size
     from comm_summary as c
-    join _counted as p on p.run = c.run and p.capture = c.capture and p.rank = c.rank
+    join _counts as p on p.run = c.run and p.capture = c.capture and p.rank = c.rank
         and p.of_step is not distinct from c.step
 ),
 _keyed as (
@@ -118,7 +118,7 @@ _of_rank as (
     select k.run, k.capture, by_step, step, k.rank, by_key, kind, op_type, group_hash,
         sum(exposed_attributed_ns) / case when by_step then 1 else any_value(steps) end as exposed_attributed_ns
     from _keyed as k
-    join (select run, capture, rank, count(*) as steps from _counted where not by_step group by run, capture, rank) as n
+    join (select run, capture, rank, count(*) as steps from _counts where not by_step group by run, capture, rank) as n
         on n.run = k.run and n.capture = k.capture and n.rank = k.rank
     group by k.run, k.capture, by_step, step, k.rank, by_key, kind, op_type, group_hash
 ),

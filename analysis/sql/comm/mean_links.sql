@@ -31,7 +31,7 @@
 --   slowest_rank             integer  rank with the least bandwidth, the lowest of equals
 --   slowest_bytes_per_s      double   its bandwidth
 with
-_measured as (
+_measures as (
     select run, capture, rank, bool_or(basis = 'tasks') as has_tasks from link_traffic group by run, capture, rank
 ),
 -- Tasks are those of all steps. HCCL's steps are those it tells times or links of.
@@ -43,7 +43,7 @@ _in_step as (
 _pairs as (
     select s.run, s.capture, s.rank, s.step
     from step_summary as s
-    join _measured as m on m.run = s.run and m.capture = s.capture and m.rank = s.rank
+    join _measures as m on m.run = s.run and m.capture = s.capture and m.rank = s.rank
     left join _in_step as i on i.run = s.run and i.capture = s.capture and i.rank = s.rank
         and i.step is not distinct from s.step
     where has_tasks or i.rank is not null or communication_ns = 0
@@ -59,19 +59,19 @@ _marked as (
     left join job_steps as j on j.run = p.run and j.capture = p.capture and j.step is not distinct from p.step
     qualify p.step is not null or not bool_or(p.step is not null) over (partition by p.run, p.capture)
 ),
-_counted as (
+_counts as (
     select * from _marked
     qualify not is_warm_up or bool_and(is_warm_up) over (partition by run, capture)
 ),
 _over as (
     select run, capture,
         count(distinct rank) as rank_count, count(distinct step) as step_count, count(*) as rank_step_count
-    from _counted group by run, capture
+    from _counts group by run, capture
 ),
 _rows as (
     select t.*, case when time_ns > 0 then size_bytes end as timed_bytes
     from link_traffic as t
-    join _counted as p on p.run = t.run and p.capture = t.capture and p.rank = t.rank
+    join _counts as p on p.run = t.run and p.capture = t.capture and p.rank = t.rank
         and p.step is not distinct from t.step
 ),
 _of_rank as (

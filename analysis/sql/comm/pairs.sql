@@ -27,14 +27,14 @@
 --   time_ns                double   time of moving them; NULL where unknown
 --   bandwidth_bytes_per_s  double   size / time of what has both
 with
-_told as (
+_facts as (
     select run, capture, rank, step, op_type, group_hash, src_rank, dst_rank, src_group_rank, dst_group_rank, link,
         'matrix' as basis, size_bytes, time_ns
     from comm_matrix
     where variant in ('total', 'op') and size_bytes > 0 and link <> 'LOCAL'
         and coalesce(src_group_rank <> dst_group_rank, src_rank <> dst_rank, true)
 ),
-_moved as (
+_moves as (
     select t.run, t.capture, t.rank, o.step, o.op_type, o.group_hash,
         t.src_rank, t.dst_rank, t.src_group_rank, t.dst_group_rank,
         case when t.transport = 'RDMA' then 'RDMA' when t.link = 'HCCS_SW' then 'HCCS' else t.link end as link,
@@ -53,6 +53,6 @@ select run, capture, rank, step, op_type, group_hash, src_rank, dst_rank, src_gr
     sum(size_bytes) as size_bytes,
     sum(time_ns) as time_ns,
     sum(size_bytes) filter (where time_ns > 0) * 1e9 / nullif(sum(time_ns), 0) as bandwidth_bytes_per_s
-from (select * from _told union all select * from _moved)
+from (select * from _facts union all select * from _moves)
 group by all
 order by run, capture, rank, step nulls last, op_type, group_hash, src_group_rank, dst_group_rank, link

@@ -33,7 +33,7 @@ _once as (
         order by coalesce(rank = src_rank, false) desc, rank
     ) = 1
 ),
-_placed as (
+_places as (
     select *, case when src_rank is null or dst_rank is null then true end as in_group
     from _once left join group_kinds using (run, capture, group_hash)
 ),
@@ -45,7 +45,7 @@ _added as (
         sum(size_bytes) as size_bytes,
         sum(time_ns) as time_ns,
         sum(size_bytes) filter (where time_ns > 0) * 1e9 / nullif(sum(time_ns), 0) as bandwidth_bytes_per_s
-    from _placed
+    from _places
     group by all
 )
 select a.run, a.capture, step, kind, src_rank, dst_rank, s.host <> d.host as is_between_hosts,

@@ -1,6 +1,6 @@
 -- Which of an operation's repeats did HCCL measure: the n-th of its step, or the n-th of the capture?
 --
--- Part of the queries that ask: it stands where they say `_repeats`. From `_seen` (rank_key, group_hash, name, step: a
+-- Part of the queries that ask: it stands where they say `_repeats`. From `_sightings` (rank_key, group_hash, name, step: a
 -- row for each operation of the timeline) and `_hccl` (the same for what HCCL tells) it makes `_in_step` (rank_key,
 -- group_hash, name): names whose n-th in a step is HCCL's n-th of this step. Of others the n-th is that of the capture.
 --
@@ -16,7 +16,7 @@ _in_step as (
     from (
         select rank_key, group_hash, name, step, sum(seen) as seen, sum(told) as told
         from (
-            select rank_key, group_hash, name, step, 1 as seen, 0 as told from _seen
+            select rank_key, group_hash, name, step, 1 as seen, 0 as told from _sightings
             union all
             select rank_key, group_hash, name, step, 0, 1 from _hccl
         )

@@ -4,7 +4,7 @@
 -- operations themselves say it.
 with
 _open as (select distinct group_hash from _group_rows where global_ranks is null and group_hash is not null),
-_linked as (
+_links as (
     select group_hash, list_sort(list_distinct(list(rank_met))) as matrix_ranks
     from (
         select group_hash, unnest([src_rank, dst_rank]) as rank_met from comm_matrix join _open using (group_hash)
@@ -24,6 +24,6 @@ _sizes as (
 )
 select group_hash, matrix_ranks, position_count, rank_count, told_size
 from _open
-left join _linked using (group_hash)
+left join _links using (group_hash)
 left join _positions using (group_hash)
 left join _sizes using (group_hash)

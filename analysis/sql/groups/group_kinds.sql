@@ -10,10 +10,10 @@
 --   group_hash  varchar  communication group
 --   kind        varchar  parallel kind: tp, pp, dp, ep, ...; unknown where its label says nothing
 with
-_told as (
+_facts as (
     select run, capture, group_hash,
         coalesce(min(parallel_kind) filter (where parallel_kind <> 'unknown'), 'unknown') as kind
     from groups where group_hash is not null
     group by run, capture, group_hash
 )
-select run, capture, group_hash, kind from _told order by run, capture, group_hash
+select run, capture, group_hash, kind from _facts order by run, capture, group_hash

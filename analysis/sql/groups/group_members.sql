@@ -5,7 +5,7 @@
 -- that hash that lists it; where no list does, to the group of that hash without members. Needs `_named` (group_name,
 -- group_hash, kind): the hash of each name, and the kind that the name itself says.
 with
-_told as (
+_facts as (
     select rank, coalesce(g.group_hash, n.group_hash) as group_hash, g.group_name,
         nullif(group_label, '') as group_label,
         nullif(g.parallel_kind, 'unknown') as parallel_kind,
@@ -23,35 +23,35 @@ _lists as (
         count(distinct parallel_kind) as kind_count,
         min(named_kind) as named_kind,
         count(*) as told_count
-    from _told where group_hash is not null
+    from _facts where group_hash is not null
     group by group_hash, members
 ),
-_seen as (
+_sightings as (
     select rank, group_hash from comm_ops where group_hash is not null
     union
     select rank, group_hash from comm_times where group_hash is not null
     union
-    select rank, group_hash from _told where group_hash is not null
+    select rank, group_hash from _facts where group_hash is not null
 ),
 _own as (
-    select rank, group_hash, min(members) as members from _told where members is not null group by rank, group_hash
+    select rank, group_hash, min(members) as members from _facts where members is not null group by rank, group_hash
 ),
 _listed_by_others as (
-    select _seen.rank, _seen.group_hash, min(_lists.members) as members
-    from _seen join _lists using (group_hash)
-    where list_contains(_lists.members, _seen.rank)
+    select _sightings.rank, _sightings.group_hash, min(_lists.members) as members
+    from _sightings join _lists using (group_hash)
+    where list_contains(_lists.members, _sightings.rank)
     group by all
     having count(*) = 1
 ),
-_placed as (
-    select _seen.rank, _seen.group_hash, coalesce(_own.members, _listed_by_others.members) as members
-    from _seen
+_places as (
+    select _sightings.rank, _sightings.group_hash, coalesce(_own.members, _listed_by_others.members) as members
+    from _sightings
     left join _own using (rank, group_hash)
     left join _listed_by_others using (rank, group_hash)
 ),
-_grouped as (
+_groups as (
     select group_hash, members, list(rank order by rank) as seen_ranks
-    from _placed group by group_hash, members
+    from _places group by group_hash, members
 ),
 -- Names and labels where no list of members has them.
 _unlisted as (
@@ -69,6 +69,6 @@ select cast(row_number() over (order by g.group_hash, g.members nulls last) as i
     l.global_ranks,
     g.seen_ranks,
     coalesce(l.told_count, 0) as told_count
-from _grouped g
+from _groups g
 left join _lists l on l.group_hash = g.group_hash and l.members is not distinct from g.members
 left join _unlisted u on u.group_hash = g.group_hash

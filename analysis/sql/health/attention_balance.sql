@@ -23,7 +23,7 @@ _attention as (
     from shape_summary where regexp_matches(lower(type), 'attention|promptflash|fusedinfer')
     group by all
 ),
-_placed as (
+_places as (
     select a.*, p.pp as stage
     from _attention as a left join rank_places as p using (run, capture, rank)
 )
@@ -31,4 +31,4 @@ select run, capture, step, stage, count(*) as ranks_count, cast(round_even(avg(t
     cast(max(total_ns) as bigint) as max_ns, arg_max(rank, total_ns) as slowest_rank,
     cast(max(total_ns) as bigint) - cast(round_even(avg(total_ns), 0) as bigint) as imbalance_ns,
     1 - avg(total_ns) / nullif(max(total_ns), 0) as imbalance_share
-from _placed group by run, capture, step, stage order by all
+from _places group by run, capture, step, stage order by all

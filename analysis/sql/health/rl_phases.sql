@@ -23,7 +23,7 @@ _marked as (
         lower(name) as name
     from marks where kind = 'mstx'
 ),
-_named as (
+_names as (
     select run, capture, rank, start_ns, end_ns,
         case
             when regexp_matches(name, 'reshard') then 'resharding'
@@ -43,7 +43,7 @@ _named as (
 _phases as (
     select *, max(end_ns) over (partition by run, capture, rank, phase order by start_ns
         rows between unbounded preceding and 1 preceding) as before_ns
-    from _named where phase is not null
+    from _names where phase is not null
 ),
 _ranges as (
     select run, capture, rank, phase, greatest(start_ns, coalesce(before_ns, start_ns)) as start_ns, end_ns
@@ -54,14 +54,14 @@ _work as (
     union all
     select run, capture, rank, start_ns, start_ns + dur_ns from comm_ops where dur_ns > 0
 ),
-_ordered as (
+_order_of as (
     select *, max(end_ns) over (partition by run, capture, rank order by start_ns
         rows between unbounded preceding and 1 preceding) as before_ns
-    from _work semi join _named using (run, capture, rank)
+    from _work semi join _names using (run, capture, rank)
 ),
 _pieces as (
     select run, capture, rank, greatest(start_ns, coalesce(before_ns, start_ns)) as start_ns, end_ns
-    from _ordered where end_ns > coalesce(before_ns, start_ns)
+    from _order_of where end_ns > coalesce(before_ns, start_ns)
 ),
 _busy as (
     select r.run, r.capture, r.rank, r.phase,

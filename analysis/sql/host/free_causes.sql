@@ -32,12 +32,12 @@
 --   longest_ns  bigint   the most in one gap
 with
 _gaps
-_known as materialized (
+_facts as materialized (
     select cast(row_number() over (order by label, start_ns) as integer) as gap, rank_key, label,
         start_ns - gap_ns as from_ns, start_ns as to_ns, start_ns - gap_ns + host_ns as host_until_ns,
         case when host_ns > 0 then start_ns - gap_ns + least(launch_ns, gap_ns) end as launch_ns,
         start_ns - gap_ns + launch_ns as api_start_ns
-    from _told
+    from _launch_gaps
 ),
 -- Of several launches of one moment any would do: the first of the lowest stream.
 _ended_by as (
@@ -49,7 +49,7 @@ _ended_by as (
                 'stream_id': stream_id, 'operator': operator_name, 'operator_start_ns': operator_start_ns,
                 'operator_thread_id': operator_thread_id, 'api_thread_id': api_thread_id
             }, (coalesce(stream_id, -1), coalesce(connection_id, ''))) as one
-        from _known as k
+        from _facts as k
         join (select * from launches join _keys using (run, capture, rank)) as l
             on l.rank_key = k.rank_key and l.device_start_ns = k.to_ns and l.api_start_ns = k.api_start_ns
         group by gap
@@ -113,10 +113,10 @@ _spans as materialized (
         from _stages where high_ns > low_ns
         union all
         select k.gap, 'host', 'dispatch', 'launch', operator, api_thread_id, k.launch_ns, host_until_ns
-        from _known as k left join _ended_by using (gap) where host_until_ns > k.launch_ns
+        from _facts as k left join _ended_by using (gap) where host_until_ns > k.launch_ns
         union all
         select k.gap, 'idle', 'device', 'between', null, null, host_until_ns, to_ns
-        from _known as k where to_ns > host_until_ns
+        from _facts as k where to_ns > host_until_ns
     )
 ),
 
@@ -125,7 +125,7 @@ _host_causes
 _host_hits as materialized (
     select span, gap, greatest(low_ns, h.start_ns) as low_ns, least(high_ns, h.end_ns) as high_ns, priority, h.operator,
         h.thread_id, h.start_ns <= from_ns as is_before
-    from (select s.*, rank_key, from_ns from _spans as s join _known using (gap) where part = 'host' and stage <> 'launch')
+    from (select s.*, rank_key, from_ns from _spans as s join _facts using (gap) where part = 'host' and stage <> 'launch')
         as s
     join (select * from _host_calls join _keys using (run, capture, rank)) as h on s.rank_key * 18446744073709551616 + low_ns < h.rank_key * 18446744073709551616 + h.end_ns
         and h.rank_key * 18446744073709551616 + h.start_ns < s.rank_key * 18446744073709551616 + high_ns
@@ -173,16 +173,16 @@ _cuts as (
     union select span, low_ns from _spans where span in (select span from _hits)
     union select span, high_ns from _spans where span in (select span from _hits)
 ),
-_cut as (
+_pieces as (
     select * from (
         select span, at_ns as low_ns, lead(at_ns) over (partition by span order by at_ns) as high_ns from _cuts
     ) where high_ns is not null
 ),
-_named as (
+_names as (
     select c.span, c.low_ns, c.high_ns,
         min_by({'priority': priority, 'operator': h.operator, 'thread_id': h.thread_id},
             (priority, -h.low_ns, coalesce(h.operator, ''))) filter (where h.span is not null) as hit
-    from _cut as c left join _hits as h on h.span = c.span and h.low_ns <= c.low_ns and h.high_ns >= c.high_ns
+    from _pieces as c left join _hits as h on h.span = c.span and h.low_ns <= c.low_ns and h.high_ns >= c.high_ns
     group by all
 ),
 _pieces_of_gaps as (
@@ -195,9 +195,9 @@ _pieces_of_gaps as (
         case when hit is null then stage when hit.priority <= 7 then 'call'
             else ['event', 'copy', 'task'][hit.priority - 7] end,
         if(hit is null, s.operator, hit.operator), if(hit is null, s.thread_id, hit.thread_id), n.low_ns, n.high_ns
-    from _named as n join _spans as s using (span)
+    from _names as n join _spans as s using (span)
 ),
-_caused as materialized (
+_causes as materialized (
     select gap, part, if(is_lost, 'synchronisation', cause) as cause, stage,
         if(is_lost, waits.operator, operator) as operator, if(is_lost, waits.thread_id, thread_id) as thread_id,
         sum(high_ns - low_ns) as free_ns
@@ -210,12 +210,12 @@ _caused as materialized (
 _by_cause as (
     select label, 'cause' as by_key, part, cause, stage, operator, thread_id, null as start_ns, null as end_ns,
         count(*) as count, sum(free_ns) as free_ns, max(free_ns) as longest_ns
-    from _caused join _known using (gap) group by all
+    from _causes join _facts using (gap) group by all
 ),
 _host_gaps as (
     select gap, label, from_ns, host_until_ns,
         lag(host_until_ns) over _order as before_ns, lag(host_until_ns - from_ns) over _order as before_free_ns
-    from _known where host_until_ns > from_ns
+    from _facts where host_until_ns > from_ns
     window _order as (partition by label order by from_ns)
 ),
 _episodes as (
@@ -236,7 +236,7 @@ _most as (
             (free_ns, cause, stage, coalesce(operator, ''))) as most
     from (
         select label, episode, cause, stage, operator, thread_id, sum(c.free_ns) as free_ns
-        from _episodes join _costly using (label, episode) join _caused as c using (gap)
+        from _episodes join _costly using (label, episode) join _causes as c using (gap)
         where part = 'host' group by all
     )
     group by label, episode

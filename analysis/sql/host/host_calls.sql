@@ -50,7 +50,7 @@ _windows as (
         ) as until_ns
     from steps where window_start_ns is not null
 ),
-_placed as (
+_places as (
     select o.*, case when o.start_ns < until_ns then step end as step
     from _own as o
     asof left join _windows as w
@@ -65,5 +65,5 @@ select run, capture, rank, step,
             and not regexp_matches(line, 'site-packages|dist-packages|/lib/python|<frozen|torch(_npu)?/'))[1],
         nullif(trim(split_part(call_stack, chr(10), 1)), '')) as location,
     count(*) as count, cast(sum(end_ns - start_ns) as bigint) as total_ns, max(end_ns - start_ns) as longest_ns
-from _placed group by all
+from _places group by all
 order by run, capture, rank, total_ns desc, cause, operator, location nulls last, step

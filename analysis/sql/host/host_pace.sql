@@ -31,7 +31,7 @@
 --   pace_ns           double   host time for a launch; NULL: fewer than two launches
 --   device_ns         double   device time from launch to launch: span of what was launched over launches
 with
-_launched as materialized (
+_launches as materialized (
     select run, capture, rank, api_start_ns, api_end_ns, min(device_start_ns) as device_start_ns
     from launches
     where api_start_ns is not null and device_start_ns is not null and target in ('kernel', 'communication')
@@ -40,9 +40,9 @@ _launched as materialized (
 -- Whose queue is a truth value: windows by text take twice as long.
 _moments as (
     select run, capture, rank, true as is_device, api_start_ns as at_ns, api_end_ns as until_ns, device_start_ns, 1 as sign
-    from _launched
+    from _launches
     union all
-    select run, capture, rank, true, device_start_ns, null, null, -1 from _launched
+    select run, capture, rank, true, device_start_ns, null, null, -1 from _launches
     union all
     select run, capture, rank, false, start_ns, start_ns + dur_ns, null, if(kind = 'enqueue', 1, -1)
     from host_ops where kind in ('enqueue', 'dequeue') and start_ns is not null
@@ -76,7 +76,7 @@ _paces as (
     group by all
 ),
 -- What each adds to the time in calls of its kind and of both: several threads may wait, or be blocked, at once.
-_held as (
+_holders as (
     select run, capture, rank, true as is_wait, start_ns, start_ns + dur_ns as end_ns
     from host_ops where kind = 'api' and name ilike 'aclrtSynchronize%' and dur_ns > 0
     union all
@@ -91,9 +91,9 @@ _added as (
         greatest(start_ns, max(end_ns) over (
             partition by run, capture, rank order by start_ns, end_ns rows between unbounded preceding and 1 preceding
         )) as from_ns
-    from _held
+    from _holders
 ),
-_lost as (
+_losses as (
     select p.run, p.capture, p.rank, p.step,
         sum(greatest(least(end_ns, last_ns) - greatest(kind_from_ns, first_ns), 0)) filter (where is_wait) as waiting_ns,
         sum(greatest(least(end_ns, last_ns) - greatest(kind_from_ns, first_ns), 0)) filter (where not is_wait) as full_ns,
@@ -109,7 +109,7 @@ select p.run, p.capture, p.rank, p.step, launch_count, leads[1] as lead_p10_ns, 
     (last_ns - first_ns - coalesce(lost_ns, 0)) / nullif(launch_count - 1, 0) as pace_ns,
     device_span_ns / nullif(launch_count - 1, 0) as device_ns
 from _paces as p
-left join _lost as l on l.run = p.run and l.capture = p.capture and l.rank = p.rank
+left join _losses as l on l.run = p.run and l.capture = p.capture and l.rank = p.rank
     and l.step is not distinct from p.step
 where launch_count > 0
 order by p.run, p.capture, p.rank, p.step nulls last

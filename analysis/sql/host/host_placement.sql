@@ -25,18 +25,18 @@
 --   slow_low_ratio  double   low end of the interval
 --   slow_high_ratio double   high end of the interval
 with
-_read as (
+_raw as (
     select run, capture, rank, series, timestamp_ns, cast(value as bigint) as node
     from counters where name = 'NUMA node' and value is not null and timestamp_ns is not null
 ),
 _devices as (
-    select run, capture, rank, any_value(node) as device_node from _read where series = 'device' group by all
+    select run, capture, rank, any_value(node) as device_node from _raw where series = 'device' group by all
 ),
 _threads as (
     select r.*, device_node, try_cast(regexp_extract(series, '^thread (\d+)$', 1) as bigint) as thread_id,
         node is distinct from lag(node, 1, node) over (
             partition by r.run, r.capture, r.rank, series order by timestamp_ns) as is_moved
-    from _read as r join _devices using (run, capture, rank)
+    from _raw as r join _devices using (run, capture, rank)
     where series like 'thread %'
 ),
 _places as (
@@ -44,7 +44,7 @@ _places as (
         avg(if(node <> device_node, 1, 0)) as far_ratio, count(*) filter (where is_moved) as migration_count
     from _threads group by all
 ),
-_launched as (
+_launches as (
     select run, capture, rank, api_start_ns as at_ns, any_value(operator_name) as operator
     from launches where api_start_ns is not null and operator_name is not null
         and target in ('kernel', 'communication')
@@ -52,10 +52,10 @@ _launched as (
 ),
 _pauses as (
     select *, at_ns - lag(at_ns) over _order as pause_ns, lag(operator) over _order as before
-    from _launched join _devices using (run, capture, rank)
+    from _launches join _devices using (run, capture, rank)
     window _order as (partition by run, capture, rank order by at_ns)
 ),
-_placed as (
+_positions as (
     select p.*, t.node <> t.device_node as is_far
     from (select * from _pauses where pause_ns > 0) as p
     asof join (select * from _threads) as t
@@ -63,13 +63,13 @@ _placed as (
 ),
 _ratios as (
     select p.*, pause_ns / usual_ns as ratio
-    from _placed as p
+    from _positions as p
     join (
         select run, capture, rank, operator, before, median(pause_ns) as usual_ns
-        from _placed where not is_far group by all having count(*) >= 3
+        from _positions where not is_far group by all having count(*) >= 3
     ) using (run, capture, rank, operator, before)
 ),
-_compared as (
+_pairs as (
     select run, capture, rank, count(*) filter (where not is_far) as near_count,
         count(*) filter (where is_far) as far_count,
         list(ratio order by ratio) filter (where is_far) as far,
@@ -82,5 +82,5 @@ select run, capture, rank, device_node, sample_count, far_ratio, migration_count
     if(least(near_count, far_count) >= 30, far[cast(floor(far_count / 2 - reach) as bigint) + 1], null) as slow_low_ratio,
     if(least(near_count, far_count) >= 30, far[least(cast(ceil(far_count / 2 + reach) as bigint) + 1, far_count)], null)
         as slow_high_ratio
-from _places left join _compared using (run, capture, rank)
+from _places left join _pairs using (run, capture, rank)
 order by run, capture, rank

@@ -24,7 +24,7 @@
 --   aiv_mte2_ratio    double   vector cores load from memory
 --   aiv_mte3_ratio    double   vector cores store to memory
 with
-_measured as (
+_measures as (
     select type, core, dur_ns, aic_time_ns, aiv_time_ns,
         case when coalesce(aic_time_ns, aiv_time_ns) is not null then dur_ns end as timed_ns,
         coalesce(pmu['aic_mac_time'], pmu['aic_mac_ratio'] * aic_time_ns) as mac_ns,
@@ -46,4 +46,4 @@ select type,
     sum(vec_ns) / sum(dur_ns) filter (where vec_ns is not null) as aiv_vec_ratio,
     sum(vector_load_ns) / sum(dur_ns) filter (where vector_load_ns is not null) as aiv_mte2_ratio,
     sum(vector_store_ns) / sum(dur_ns) filter (where vector_store_ns is not null) as aiv_mte3_ratio
-from _measured group by type order by total_ns desc, type
+from _measures group by type order by total_ns desc, type

@@ -18,12 +18,12 @@
 --   count         bigint   kernels
 --   total_ns      bigint   sum of their durations
 with
-_counted as (
+_counts as (
     select * from kernels where is_compute and dur_ns > 0 and start_ns is not null
 )
 select run, capture, rank, step, type, case when type is null then name end as name, core, input_shapes,
     count(*) as count,
     cast(sum(dur_ns) as bigint) as total_ns
-from _counted
+from _counts
 group by all
 order by run, capture, rank, step nulls last, total_ns desc, type, name, core, input_shapes

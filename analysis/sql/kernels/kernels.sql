@@ -58,7 +58,7 @@ _computing as (
         group by label
     ) join _labels using (label)
 ),
-_counted as (
+_counts as (
     select rank_key, step, type, name, core, input_shapes, dur_ns
     from kernels join _keys using (run, capture, rank)
     where is_compute and dur_ns >= 0
@@ -67,22 +67,22 @@ _gathered as (
     select rank_key, step, 'type' as by_key, type as key,
         min(core) as core, min(core) = max(core) and count(core) = count(*) as one_core,
         count(*) as count, sum(dur_ns) as total_ns, quantile_disc(dur_ns, [0.50, 0.99]) as p_ns, max(dur_ns) as max_ns
-    from _counted group by rank_key, step, type
+    from _counts group by rank_key, step, type
     union all
     select rank_key, step, 'name', name,
         min(core), min(core) = max(core) and count(core) = count(*),
         count(*), sum(dur_ns), quantile_disc(dur_ns, [0.50, 0.99]), max(dur_ns)
-    from _counted group by rank_key, step, name
+    from _counts group by rank_key, step, name
     union all
     select rank_key, step, 'core', core,
         core, true,
         count(*), sum(dur_ns), quantile_disc(dur_ns, [0.50, 0.99]), max(dur_ns)
-    from _counted group by rank_key, step, core
+    from _counts group by rank_key, step, core
     union all
     select rank_key, step, 'shape', input_shapes,
         min(core), min(core) = max(core) and count(core) = count(*),
         count(*), sum(dur_ns), quantile_disc(dur_ns, [0.50, 0.99]), max(dur_ns)
-    from _counted group by rank_key, step, input_shapes
+    from _counts group by rank_key, step, input_shapes
 )
 select run, capture, rank, _gathered.step, by_key, key,
     case when one_core then core end as core,

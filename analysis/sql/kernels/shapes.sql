@@ -27,7 +27,7 @@
 --   cube_cycles_count  double   cycles of the cube cores, all cores
 --   cube_core_time_ns  double   time the cube cores were busy, times cores
 with
-_counted as (
+_counts as (
     select run, capture, rank, step, type, core,
         coalesce(core in ('AI_VECTOR_CORE', 'AI_CPU', 'DSA_SQE'), false) as is_vector,
         input_shapes, input_dtypes, input_formats, output_shapes, output_dtypes, output_formats,
@@ -49,6 +49,6 @@ select run, capture, rank, step, type, core,
     max(block_count) as most_blocks_count,
     sum(cycles) as cube_cycles_count,
     sum(core_time_ns) as cube_core_time_ns
-from _counted
+from _counts
 group by all
 order by run, capture, rank, step nulls last, total_ns desc, type, core, input_shapes, output_shapes

@@ -42,7 +42,7 @@ _spans as materialized (
     -- True of every one. It tells the planner that they are few, so that it looks for records among them.
     qualify span > 0
 ),
-_found as materialized (
+_matches as materialized (
     select r.run, r.capture, r.rank, component, source, device_id,
         (timestamp_ns - zero_ns) // width_ns as bin,
         count(*) as sample_count,
@@ -61,7 +61,7 @@ _bins as (
         unnest(range(first_bin, (last_ns - zero_ns) // width_ns + 1)) as bin
     from (
         select run, capture, rank, component, source, device_id, min(bin) as first_bin
-        from _found
+        from _matches
         group by run, capture, rank, component, source, device_id
     ) join _spans using (run, capture, rank)
 ),
@@ -75,7 +75,7 @@ _carried as (
         last_value(reserved_last_bytes ignore nulls) over _before as reserved_bytes,
         reserved_min_bytes, reserved_max_bytes
     from _bins as b
-    left join _found as f on f.run = b.run and f.capture = b.capture and f.rank = b.rank
+    left join _matches as f on f.run = b.run and f.capture = b.capture and f.rank = b.rank
         and f.component = b.component and f.source = b.source and f.device_id is not distinct from b.device_id
         and f.bin = b.bin
     window _before as (

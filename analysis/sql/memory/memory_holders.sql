@@ -54,7 +54,7 @@ _peak as materialized (
     -- True of every one. It tells the planner that they are few, so that it looks for blocks among them.
     qualify peak_key > 0
 ),
-_held as materialized (
+_holders as materialized (
     select peak_key,
         case when allocated_at_ns is null then 'earlier' else 'operator' end as holder,
         name,
@@ -73,12 +73,12 @@ _held as materialized (
 ),
 _every as (
     select peak_key, holder, name, held_bytes, block_count, largest_block_bytes, since_ns, released_ns, unreleased_count
-    from _held
+    from _holders
     union all
     select peak_key, 'unexplained', null,
         any_value(peak_allocated_bytes) - coalesce(cast(sum(held_bytes) as bigint), 0),
         null, null, null, null, null
-    from _peak left join _held using (peak_key)
+    from _peak left join _holders using (peak_key)
     group by peak_key
 )
 select run, capture, rank, holder, name, held_bytes,

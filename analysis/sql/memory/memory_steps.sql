@@ -116,14 +116,14 @@ _levels as (
     join _grids as g on g.run = m.run and g.capture = m.capture and g.rank = m.rank and g.source = m.source
         and g.component = m.component and g.device_id is not distinct from m.device_id
 ),
-_found as (
+_matches as (
     select curve, piece, count(*) as sample_count, max(level_bytes) as most_bytes,
         arg_max(level_bytes, timestamp_ns * 18446744073709551616 + level_bytes) as last_bytes
     from _levels join _places using (curve, cell)
     where level_bytes is not null and (from_ns is null or timestamp_ns >= from_ns) and timestamp_ns < until_ns
     group by curve, piece
 ),
-_held as (
+_holders as (
     select run, capture, rank, component, source, device_id, has_allocated, piece, from_ns, until_ns,
         coalesce(sample_count, 0) as sample_count,
         most_bytes,
@@ -133,7 +133,7 @@ _held as (
             as last_bytes
     from _pieces
     join _curves using (run, capture, rank)
-    left join _found using (curve, piece)
+    left join _matches using (curve, piece)
     window _in_time as (partition by curve order by piece)
 ),
 -- A step is one piece, or several where steps overlap.
@@ -144,7 +144,7 @@ _answer as (
         case when has_allocated then 'allocated' else 'reserved' end as level,
         cast(sum(sample_count) as bigint) as sample_count,
         s.start_ns, s.end_ns, source, device_id
-    from _held as h
+    from _holders as h
     join _steps as s on s.run = h.run and s.capture = h.capture and s.rank = h.rank
         and h.from_ns >= s.start_ns and h.until_ns <= s.end_ns
     group by h.run, h.capture, h.rank, component, step, has_allocated, s.start_ns, s.end_ns, source, device_id

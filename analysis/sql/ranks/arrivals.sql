@@ -35,7 +35,7 @@ _clocked as (
         cast(round(offset_ns + drift * (end_ns - reference_ns - offset_ns) / (1 + drift)) as bigint) as end_off_ns
     from _matched left join _aligning using (rank)
 ),
-_met as (
+_meetings as (
     select instance, min(clock) = max(clock) as is_one_clock,
         case when count(error_ns) = count(*) then max(error_ns) end as most_error_ns
     from _clocked where rank_count > 1 group by instance
@@ -54,4 +54,4 @@ select run, capture,
         when error_ns is not null and most_error_ns is not null
             then cast(ceil(sqrt(cast(error_ns as double) * error_ns + cast(most_error_ns as double) * most_error_ns)) as bigint)
     end as clock_error_ns
-from _clocked left join _met using (instance), _here
+from _clocked left join _meetings using (instance), _here

@@ -76,7 +76,7 @@ _uneven as (
     select group_key, alike, min(count) = max(count) as is_even
     from _repeated group by group_key, alike having max(count) > 1
 ),
-_numbered as (
+_numbers as (
     select *, cast(1 as bigint) as nth, true as is_even
     from _keyed anti join _uneven using (group_key, alike) where alike is not null
     union all
@@ -96,7 +96,7 @@ _instances as (
         min(size_bytes) filter (where is_unnumbered) as least_bytes,
         max(size_bytes) filter (where is_unnumbered) as most_bytes,
         row_number() over (order by min(start_ns), group_key, alike, nth) as instance
-    from _numbered group by group_key, alike, nth
+    from _numbers group by group_key, alike, nth
 ),
 -- One side lacks some, and the other as many others.
 _shifted as (
@@ -112,7 +112,7 @@ select instance, rank, step, name, op_type, group_hash, group_key, kind, start_n
     cast(group_size as integer) as group_size, rank_count,
     is_even and is_shifted is null
         and (send_count + receive_count = 0 or (send_count = 1 and receive_count = 1)) as is_matchable
-from _numbered join _instances using (group_key, alike, nth) join _recording using (group_key)
+from _numbers join _instances using (group_key, alike, nth) join _recording using (group_key)
 left join _shifted using (group_key, alike)
 union all
 select instance, rank, step, name, op_type, group_hash, group_key, kind, start_ns, end_ns, size_bytes,

@@ -13,7 +13,7 @@
 --   host       varchar  the host's id, else its name; NULL: unknown
 --   host_name  varchar  what people call it: its name, else its id
 with
-_known as (
+_facts as (
     select run, capture, rank, max(host_uid) as host_uid, max(host_name) as host_name
     from ranks group by run, capture, rank
 )
@@ -24,5 +24,5 @@ select run, capture, rank,
         host_name
     ) as host,
     coalesce(host_name, host_uid) as host_name
-from _known
+from _facts
 order by run, capture, rank

@@ -18,7 +18,7 @@
 --   cp         integer  context-parallel rank
 --   ep         integer  expert-parallel rank
 with
-_told as (
+_facts as (
     select run, capture, rank, coalesce(host_name, host_uid) as node, device_id, chip_name, tp_rank, pp_rank, dp_rank,
         cp_rank, ep_rank
     from ranks
@@ -26,4 +26,4 @@ _told as (
 select run, capture, rank, any_value(node) as node, any_value(device_id) as device_id, any_value(chip_name) as chip,
     any_value(tp_rank) as tp, any_value(pp_rank) as pp, any_value(dp_rank) as dp, any_value(cp_rank) as cp,
     any_value(ep_rank) as ep
-from _told group by run, capture, rank order by run, capture, rank
+from _facts group by run, capture, rank order by run, capture, rank

@@ -49,7 +49,7 @@ _intervals as (
     from launches
     where api_start_ns is not null and target in ('kernel', 'communication')
 ),
-_placed as (
+_places as (
     select i.run, i.capture, i.rank, s.step, i.interval_ns
     from _intervals as i
     asof left join (select * from steps where window_start_ns is not null) as s
@@ -60,7 +60,7 @@ _launches as (
     select run, capture, rank, step,
         count(*) as launch_count,
         cast(quantile_disc(interval_ns, 0.5) as bigint) as launch_interval_ns
-    from _placed
+    from _places
     group by run, capture, rank, step
 ),
 _frequency as (

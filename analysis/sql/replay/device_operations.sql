@@ -20,14 +20,14 @@ _clocks as (
     )
     left join _aligned using (rank)
 ),
-_launched as (
+_launches as (
     select rank, connection_id, target, 
         min(if(target = 'communication', coalesce(api_end_ns, api_start_ns), api_start_ns)) as launch_ns, any_value(stream_id) as stream_id
     from launches
     where connection_id is not null and run = $run and capture = $capture
     group by all
 ),
-_met as (
+_meetings as (
     select rank, name, start_ns, any_value(instance) as instance, any_value(kind) as kind,
         bool_and(is_complete) as is_complete, any_value(rank_count) as rank_count,
         any_value(group_size) as group_size
@@ -43,8 +43,8 @@ _all as (
     where is_compute and start_ns is not null and dur_ns >= 0 and run = $run and capture = $capture
     union all
     select 'communication', null, rank, step, start_ns, dur_ns, comm_ops.stream_id, op_type, name, null, null, true, connection_id, instance,
-        kind, is_complete, rank_count, coalesce(_met.group_size, comm_ops.group_size), op_id, group_hash, size_bytes
-    from comm_ops left join _met using (rank, name, start_ns)
+        kind, is_complete, rank_count, coalesce(_meetings.group_size, comm_ops.group_size), op_id, group_hash, size_bytes
+    from comm_ops left join _meetings using (rank, name, start_ns)
     where comm_ops.start_ns is not null and dur_ns >= 0
         and comm_ops.run = $run and comm_ops.capture = $capture
     union all by name
@@ -63,7 +63,7 @@ select rank, if(kept_steps is null or list_contains(kept_steps, step), step, nul
     dur_ns, start_ns as recorded_ns,
     launch_ns - cast(round(offset_ns + drift * (launch_ns - reference_ns - offset_ns) / (1 + drift)) as bigint)
         as launch_ns,
-    coalesce(_all.stream_id, _launched.stream_id) as stream_id, group_hash, type, name, core, shapes, is_communication,
+    coalesce(_all.stream_id, _launches.stream_id) as stream_id, group_hash, type, name, core, shapes, is_communication,
     case when is_joined then instance end as instance, kind,
     -- A member of whom only HCCL's times are known has no operations that could change.
     is_joined and coalesce(is_complete, false)
@@ -71,5 +71,5 @@ select rank, if(kept_steps is null or list_contains(kept_steps, step), step, nul
     group_size, op_id, size_bytes, connection_id
 from _all
 join _clocks using (rank)
-left join _launched using (rank, connection_id, target)
+left join _launches using (rank, connection_id, target)
 order by rank, start_ns, dur_ns, is_communication, role nulls last, name

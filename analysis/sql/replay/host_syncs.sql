@@ -28,7 +28,7 @@ _ran as (
     union all
     select run, capture, rank, 'task', connection_id, type, stream_id, start_ns + dur_ns from device_tasks
 ),
-_launched as (
+_launches as (
     select run, capture, rank, target, connection_id, min(api_start_ns) as launch_ns
     from launches where connection_id is not null group by all
 ),
@@ -36,14 +36,14 @@ _latest as (
     select run, capture, rank, launch_ns,
         max({end_ns: end_ns, target: target, name: name, stream_id: stream_id}) over (
             partition by run, capture, rank order by launch_ns) as latest
-    from _ran join _launched using (run, capture, rank, target, connection_id)
+    from _ran join _launches using (run, capture, rank, target, connection_id)
     where end_ns is not null
 ),
 _syncs as (
     select run, capture, rank, name, thread_id, start_ns, dur_ns, start_ns + dur_ns as until_ns
     from host_ops where kind = 'api' and name ilike 'aclrtSynchronize%' and dur_ns > 0
 ),
-_waited as (
+_waits as (
     select s.*, case when l.latest.end_ns between s.start_ns + 1 and s.until_ns
         and s.until_ns - l.latest.end_ns <= 1000000 then l.latest end as latest
     from _syncs s
@@ -52,5 +52,5 @@ _waited as (
 )
 select run, capture, rank, name, thread_id, start_ns, dur_ns, latest.target as target, latest.name as target_name,
     latest.stream_id as stream_id, latest.end_ns as device_end_ns, until_ns - latest.end_ns as return_ns
-from _waited
+from _waits
 order by run, capture, rank, start_ns, thread_id

@@ -11,7 +11,7 @@
 --   others        integer[]  the ranks whose steps are shorter
 --   of_others_ns  double     mean length of the same steps there
 with
-_shared as (
+_shares as (
     select *, min(step_ns) over (partition by run, capture, step) as shortest_ns
     from step_lengths
     where length_basis = 'to_next' and step is not null
@@ -19,7 +19,7 @@ _shared as (
 ),
 _ranks as (
     select run, capture, rank, avg(step_ns) as mean_ns, min(step_ns - 1.5 * shortest_ns) > 0 as is_apart
-    from _shared
+    from _shares
     group by run, capture, rank
     having count(*) > 1
 )

@@ -2,7 +2,7 @@
 --
 -- Part of the queries that ask: it stands where they say `_gaps`. It makes `_keys` (a number for each rank), `_labels`
 -- (for each step of one), `_ops`, `_added` (kernels and operations in order, with what each adds to the union) and
--- `_told` (rank_key, label, start_ns: end of the gap, gap_ns, launch_ns: from the gap's begin, reach_ns: what a launch
+-- `_launch_gaps` (rank_key, label, start_ns: end of the gap, gap_ns, launch_ns: from the gap's begin, reach_ns: what a launch
 -- takes to a free device, host_ns), which has the gaps of which a launch tells.
 --
 -- Every rank, and every step of one, is a small number: names would dominate what is sorted below.
@@ -73,7 +73,7 @@ _launches as (
     from launches join _keys using (run, capture, rank)
     where api_start_ns is not null and device_start_ns is not null
 ),
-_launched as materialized (
+_starts as materialized (
     select any_value(g.rank_key) as rank_key, label, start_ns, any_value(start_ns - free_from_ns) as gap_ns,
         min(api_start_ns - free_from_ns) as launch_ns
     from _gaps as g join _launches as l on l.rank_key = g.rank_key and l.device_start_ns = g.start_ns
@@ -82,11 +82,11 @@ _launched as materialized (
 _reached_after as (
     select label,
         quantile_disc(greatest(gap_ns - launch_ns, 0), 0.5) filter (where launch_ns > 0) as reach_ns
-    from _launched group by label
+    from _starts group by label
     having quantile_disc(gap_ns - launch_ns, 0.5) >= 0
 ),
-_told as (
+_launch_gaps as (
     select l.rank_key, label, start_ns, gap_ns, launch_ns, reach_ns,
         case when launch_ns > 0 then least(launch_ns + reach_ns, gap_ns) else 0 end as host_ns
-    from _launched as l join _reached_after using (label)
+    from _starts as l join _reached_after using (label)
 ),

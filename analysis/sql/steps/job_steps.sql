@@ -40,29 +40,29 @@ _lengths as (
     from _following
     group by run, capture, step
 ),
-_known as (
+_facts as (
     select run, capture, step, rank_count,
         case when to_next_ns > 0 then to_next_ns else coalesce(to_end_ns, longest_ns, parts_ns) end as step_ns,
         cast(to_end_ns as bigint) as to_end_ns,
         case when to_end_ns is not null then not coalesce(to_next_ns > 0, false) end as is_last
     from _lengths
 ),
-_placed as (
+_places as (
     select *,
         row_number() over (partition by run, capture order by step) as place,
         count(*) over (partition by run, capture) as step_count
-    from _known
+    from _facts
     where step is not null and step_ns is not null
 ),
 _medians as (
     select run, capture, median(step_ns) as median_ns
-    from _placed
+    from _places
     where step_count >= 4 and place > greatest(step_count // 4, 1)
     group by run, capture
 ),
 _limits as (
     select run, capture, any_value(median_ns) as median_ns, median(abs(step_ns - median_ns)) as distance_ns
-    from _placed join _medians using (run, capture)
+    from _places join _medians using (run, capture)
     where place > greatest(step_count // 4, 1)
     group by run, capture
 ),
@@ -71,7 +71,7 @@ _slow as (
         bool_and(step_ns > 1.2 * median_ns and step_ns > median_ns + 5 * distance_ns) over (
             partition by run, capture order by step rows unbounded preceding
         ) as is_warm_up
-    from _placed join _limits using (run, capture)
+    from _places join _limits using (run, capture)
     where place <= greatest(step_count // 4, 1)
 )
 select k.run, k.capture, k.step,
@@ -81,7 +81,7 @@ select k.run, k.capture, k.step,
     coalesce(is_warm_up, false) as is_warm_up,
     to_end_ns,
     is_last
-from _known as k
+from _facts as k
 left join _limits as l on l.run = k.run and l.capture = k.capture
 left join _slow as s on s.run = k.run and s.capture = k.capture and s.step = k.step
 order by k.run, k.capture, k.step nulls last

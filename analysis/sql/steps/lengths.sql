@@ -1,6 +1,6 @@
 -- How long is each series of intervals as a union, and how much of that do kernels cover?
 --
--- Part of the queries that ask: it stands where they say `_lengths`. From `_asked` (rank_key, series, start_ns, end_ns;
+-- Part of the queries that ask: it stands where they say `_lengths`. From `_intervals` (rank_key, series, start_ns, end_ns;
 -- a series belongs to one rank) and `_covering` (rank_key, start_ns, end_ns) it makes `_lengths` (series, union_ns,
 -- covered_ns). Keys are integers, intervals have a length.
 --
@@ -9,15 +9,15 @@
 --   interval     [---------------)
 -- So that one pass over sorted rows does for all series, an instant t of the n-th is taken as n * 2^64 + t: whatever
 -- came before the n-th lies before all its instants. (`greatest` and `least` ignore NULLs: the reach of the first.)
-_asked_reach as (
+_interval_reach as (
     select *, series * 18446744073709551616 as zero,
         max(series * 18446744073709551616 + end_ns) over (rows between unbounded preceding and current row) as reach
-    from (select * from _asked order by series, start_ns)
+    from (select * from _intervals order by series, start_ns)
 ),
 _pieces as (
     select rank_key, series, end_ns,
         cast(least(zero + end_ns, greatest(zero + start_ns, lag(reach) over ())) - zero as bigint) as start_ns
-    from _asked_reach
+    from _interval_reach
 ),
 _edges as (
     select rank_key, series, unnest([start_ns, end_ns]) as t_ns, unnest([-1, 1]) as sign

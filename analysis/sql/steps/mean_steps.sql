@@ -79,7 +79,7 @@ _apart as (
     from _keyed
     window _of as (partition by run, capture, by_key, rank, step, stage)
 ),
-_counted as (
+_counts as (
     select *, not is_apart and (
             length_ns is not null
             or not coalesce(bool_or(length_ns is not null) filter (where not is_apart) over _of, false)
@@ -110,6 +110,6 @@ select run, capture, by_key, rank, step, stage,
         / nullif(sum(extent_ns) filter (where is_counted and free_ns is not null), 0) as free_ratio,
     cast(sum(bubble_ns) filter (where is_counted and extent_ns is not null) as double)
         / nullif(sum(extent_ns) filter (where is_counted and bubble_ns is not null), 0) as bubble_ratio
-from _counted
+from _counts
 group by run, capture, by_key, rank, step, stage
 order by run, capture, by_key, rank nulls first, step nulls first, stage nulls first

@@ -10,10 +10,10 @@
 --   elapsed_s     double   time of the step
 --   tokens_per_s  double   tokens per second, of the job or the device as logged
 with
-_placed as (
+_places as (
     select run, step, elapsed_s, tokens_per_s,
         row_number() over (partition by run, step order by capture desc, rank desc) as place
     from train_log
     where step is not null
 )
-select run, step, elapsed_s, tokens_per_s from _placed where place = 1
+select run, step, elapsed_s, tokens_per_s from _places where place = 1

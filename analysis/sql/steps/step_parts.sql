@@ -47,10 +47,10 @@ _progress as (
     select rank, group_hash, name, start_ns, any_value(exposed_ns) as exposed_ns from comm_progress group by all
 ),
 -- Where names repeat: see repeats.sql.
-_seen as (select rank as rank_key, group_hash, name, step from _arrivals),
+_sightings as (select rank as rank_key, group_hash, name, step from _arrivals),
 _hccl as (select rank as rank_key, group_hash, name, step from comm_times),
 _repeats
-_measured as (
+_measures as (
     select rank, group_hash, name, of_step,
         row_number() over (partition by rank, group_hash, name, of_step order by start_ns) as nth,
         -- Neither seen means not measured.
@@ -85,7 +85,7 @@ _alone as (
                 partition by _ops.rank, members, case when not is_transfer then op_type end, size_bytes
             ) end as alike_ns
     from _ops
-    left join _measured as m on m.rank = _ops.rank and m.group_hash = _ops.group_hash and m.name = _ops.name
+    left join _measures as m on m.rank = _ops.rank and m.group_hash = _ops.group_hash and m.name = _ops.name
         and m.nth = _ops.nth and m.of_step is not distinct from _ops.of_step
     left join _peers as p on p.rank = _ops.rank and p.group_hash = _ops.group_hash
     where not is_complete
@@ -106,12 +106,12 @@ _single as (
     group by rank, group_hash, name, start_ns
     having count(distinct peer) = 1
 ),
-_told as (
+_answers as (
     select *, greatest(dur_ns - least_ns, 0) as seen_wait_ns,
         least(greatest(dur_ns - least_ns, late_ns, dur_ns - alike_ns, 0), dur_ns) as wait_ns
     from _alone
 ),
-_waited as (
+_waits as (
     select rank, step, group_hash, op_type, kind, is_transfer, dur_ns, exposed_ns,
         coalesce(seen_wait_ns, 0) as seen_wait_ns, wait_ns, transit_ns,
         case
@@ -121,7 +121,7 @@ _waited as (
             when absent_count is null and (op_type = 'receive' or kind = 'pp') then 'captured'
             else 'unknown'
         end as peer
-    from _told left join _single using (rank, group_hash, name, start_ns)
+    from _answers left join _single using (rank, group_hash, name, start_ns)
 ),
 _apart as (
     select rank, step, group_hash, op_type, kind, is_transfer, dur_ns, exposed_ns,
@@ -132,7 +132,7 @@ _apart as (
         case when peer = 'captured' then wait_ns else seen_wait_ns end,
         case when peer = 'absent' then wait_ns - seen_wait_ns else 0 end,
         case when transit_ns is null then 0 else least(transit_ns, dur_ns - wait_ns) end
-    from _waited
+    from _waits
 ),
 -- In thousandths of a ns, in proportion to what of the operation is exposed.
 _exposed as (
@@ -177,7 +177,7 @@ _shares as (
     where weight > 0
     window _of_op as (partition by o.rank, o.step, o.kind, o.group_hash, o.op_type)
 ),
-_known as (
+_facts as (
     select rank, step, part, kind, op_type, sum(ns) as ns
     from (
         select * replace (case when is_largest
@@ -189,12 +189,12 @@ _known as (
 ),
 -- What is left of each kind and type, and of the step: not recorded.
 _of_types as (
-    select * from _known
+    select * from _facts
     union all
     select rank, step, 'unknown_communication', kind, op_type, sum(ns)
     from (
         select rank, step, kind, op_type, own_ns as ns from _of_ops
-        union all select rank, step, kind, op_type, -ns from _known
+        union all select rank, step, kind, op_type, -ns from _facts
     )
     group by rank, step, kind, op_type
 ),

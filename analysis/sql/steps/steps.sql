@@ -64,11 +64,11 @@ _busy as (
 ),
 
 _free as (
-    select label, sum(host_ns) as host_ns, sum(gap_ns - host_ns) as idle_ns from _told group by label
+    select label, sum(host_ns) as host_ns, sum(gap_ns - host_ns) as idle_ns from _launch_gaps group by label
 ),
 
 -- Communication, all of it and what may be bubble alone, and the part of both inside K.
-_asked as (
+_intervals as (
     select rank_key, label * 2 as series, start_ns, end_ns from _ops
     union all
     select rank_key, label * 2 + 1, start_ns, end_ns from _ops where may_be_bubble
@@ -101,20 +101,20 @@ _with_steps as (
     select rank_key from steps join _keys using (run, capture, rank)
     union select rank_key from _labels where step is not null
 ),
-_hidden as (
+_masked as (
     select rank_key from comm_tasks join _keys using (run, capture, rank)
     union select rank_key from comm_times join _keys using (run, capture, rank)
     union select rank_key from ranks join _keys using (run, capture, rank)
     where list_contains(left_out_tables, 'comm_ops')
 ),
-_known as (
+_facts as (
     select rank_key,
         coalesce(rank_key in (select rank_key from _busy join _labels using (label) where has_compute), false)
             as has_compute,
         coalesce(rank_key in (select rank_key from profiler_steps join _keys using (run, capture, rank)), false)
             as has_table,
         coalesce(rank_key in (select rank_key from _with_steps), false) as has_steps,
-        coalesce(rank_key in (select rank_key from _ops) or rank_key not in (select rank_key from _hidden), true)
+        coalesce(rank_key in (select rank_key from _ops) or rank_key not in (select rank_key from _masked), true)
             as knows_communication
     from _keys
 ),
@@ -140,7 +140,7 @@ _from_events as (
         case when knows_communication then first_ns - window_start_ns end as preparing_ns
     from (select * exclude (has_compute) from _busy)
     join (select rank_key, step, label from _labels) using (label)
-    join _known using (rank_key)
+    join _facts using (rank_key)
     left join _free using (label)
     left join _communication using (label)
     left join _receiving using (label)
@@ -178,7 +178,7 @@ _from_table as (
         null as bubble_ns,
         round_even(bubble_ns, 0) as profiler_bubble_ns,
         null as preparing_ns
-    from _table_row join _known using (rank_key)
+    from _table_row join _facts using (rank_key)
     where not has_compute
 )
 select run, capture, rank, f.step, basis,

@@ -60,7 +60,7 @@ _bins as (
     select rank_key, cast(width_ns as bigint) as width_ns from _levels
 ),
 _covered_bins
-_hidden as (
+_masked as (
     select run, capture, rank from comm_tasks
     union select run, capture, rank from comm_times
     union select run, capture, rank from ranks where list_contains(left_out_tables, 'comm_ops')
@@ -76,11 +76,11 @@ _raised as (
     )
     group by all
 ),
-_known as (
+_facts as (
     select *,
         greatest(bin_ns, first_ns) as start_ns,
         least(bin_ns + width_ns, last_ns) as end_ns,
-        has_ops or (run, capture, rank) not in (from _hidden) as knows_communication
+        has_ops or (run, capture, rank) not in (from _masked) as knows_communication
     from _raised join _spans using (rank_key) join _keys using (rank_key)
 )
 select run, capture, rank,
@@ -97,5 +97,5 @@ select run, capture, rank,
         as exposed_communication_ns,
     cast(case when has_compute and knows_communication then end_ns - start_ns - busy_ns end as bigint) as free_ns,
     cast(event_count as bigint) as event_count
-from _known
+from _facts
 order by run, capture, rank, level, bin_start_ns

@@ -61,23 +61,23 @@ where not t.is_comm;
 -- PyTorch's name of the collective tells most; several together (coalesced) have none but the kernel's. Elements
 -- are counted as HCCL does: what a rank contributes, or gets where that is less than what it gives.
 insert into comm_ops by name
-with told as (
+with facts as (
     select d.*, coalesce(c.op_type, k.op_type) as op_type, k.algorithm, t.data_type as type_name, t.width_bytes
     from _kineto_own d
     join _kineto_comm_kernel k on d.category = 'kernel' and k.name = d.name
     left join _kineto_collective c on c.collective = d.collective
     left join _kineto_data_type t on t.dtype = d.data_type
-), counted as (
+), counts as (
     select *, case when op_type in ('reduceScatter', 'reduceScatterV', 'scatter', 'receive')
         then coalesce(out_count, in_count) else coalesce(in_count, out_count) end as element_count
-    from told
+    from facts
 )
 select try_cast(coalesce(c.device_id, c.pid) as integer) as device_id, coalesce(c.stream_id, c.tid) as stream_id,
     row_number() over (order by c.start_ns, c.name, c.correlation) - 1 as op_id, c.name, c.op_type, g.group_hash,
     c.start_ns, c.dur_ns, c.algorithm, nullif(c.type_name, '') as data_type, c.element_count,
     try_cast(cast(c.element_count as hugeint) * c.width_bytes as bigint) as size_bytes,
     try_cast(c.group_size as integer) as group_size, c.correlation as connection_id
-from counted c
+from counts c
 left join _kineto_group g on g.group_name = c.group_name;
 
 -- name: launches
@@ -111,7 +111,7 @@ with host as (
     from _kineto_range
     where pid is null or pid not in (select pid from _kineto_elsewhere where pid is not null)
     group by 1
-), launched as (
+), step_launches as (
     select h.step, min(t.start_ns) as start_ns, max(t.start_ns + t.dur_ns) as end_ns
     from (select c.start_ns as called_ns, d.start_ns, d.dur_ns
           from _kineto_call c join _kineto_own d on d.correlation = c.correlation) t
@@ -124,7 +124,7 @@ select coalesce(h.step, o.step) as step, h.start_ns as window_start_ns, h.end_ns
     greatest(h.end_ns, coalesce(l.end_ns, o.end_ns)) as device_end_ns
 from host h
 full join own o on o.step = h.step
-left join launched l on l.step = h.step;
+left join step_launches l on l.step = h.step;
 
 -- name: marks
 insert into marks by name

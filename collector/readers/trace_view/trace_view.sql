@@ -16,7 +16,7 @@ create or replace temp macro _is_computing(task_type, name) as
     and regexp_matches(task_type, '(?i)(ai_?core|ai_?vec|aic|aiv|ai_?cpu|dsa)') and not task_type ilike '%hccl%';
 
 create or replace temp table _trace_process as
-with named as (
+with labels as (
     select pid, any_value(text) filter (label = 'process_name') as name,
         any_value(text) filter (label = 'process_labels') as label
     from _trace_label where pid is not null group by pid
@@ -30,11 +30,11 @@ select pid, name, label,
          when name = 'Python GC' then 'gc'
          when name in ('Python', 'MindSpore') then 'framework'
          when regexp_matches(name, '(?i)ms(prof)?_?tx') then 'marks' end as kind
-from named;
+from labels;
 
 -- stream_id, plane_id: as the thread's name says; group_name: as far as the name tells one.
 create or replace temp table _trace_thread as
-with named as (
+with labels as (
     select pid, tid, any_value(text) as name
     from _trace_label where label = 'thread_name' and pid is not null and tid is not null group by pid, tid
 )
@@ -43,7 +43,7 @@ select pid, tid, name,
     try_cast(regexp_extract(name, '^Plane (\d+)$', 1) as integer) as plane_id,
     regexp_full_match(name, '(Group .* )?Communication( Kernel)?') as is_group,
     nullif(regexp_extract(name, '^Group (.*\D.*) Communication$', 1), '') as group_name
-from named;
+from labels;
 
 -- The operating system's id of the framework process; CANN's own process ids are made up.
 create or replace temp table _trace_os_process as
@@ -211,23 +211,23 @@ with kernel as (
     left join operator_at o on o.process_id = s.pid and o.thread_id = s.tid and o.start_ns = s.at_ns
     where f.category = 'async_npu' and f.side = 'f'
     group by f.pid, f.tid, f.at_ns
-), shared as (
+), common as (
     select id from queued group by id having count(*) > 1
-), begun as (
+), begins as (
     select *, row_number() over (partition by id order by at_ns, tid) as place, count(*) over (partition by id) as count
-    from queued semi join shared using (id)
-), launched as (
+    from queued semi join common using (id)
+), step_launches as (
     select a.arrow, f.id, row_number() over (partition by f.id order by a.launched_ns, a.arrow) as place,
         count(*) over (partition by f.id) as count
     from (
-        select distinct id, pid, tid, at_ns from _trace_flow semi join shared using (id)
+        select distinct id, pid, tid, at_ns from _trace_flow semi join common using (id)
         where category = 'async_npu' and side = 'f'
     ) f
     join _trace_arrow a using (pid, tid, at_ns)
 ), together as (   -- of those, as many calls as operators: a queue keeps their order
     select l.arrow, o.name, b.tid as thread_id, b.at_ns as start_ns
-    from launched l
-    join begun b using (id, place, count)
+    from step_launches l
+    join begins b using (id, place, count)
     left join operator_at o on o.process_id = b.pid and o.thread_id = b.tid and o.start_ns = b.at_ns
 )
 select coalesce(a.connection_id, l.call.connection_id, c.connection_id, a.id) as connection_id,
@@ -299,7 +299,7 @@ where o.name like 'Iteration %' and step is not null;
 -- name: comm_ops
 -- The kernel table knows the step of an operation.
 insert into comm_ops by name
-with told as (
+with facts as (
     select o.op_id, min_by(r.step, abs(r.start_ns - o.start_ns)) as step
     from _trace_op o join {comm_rows} r on r.name = o.name and same_time(o, r)
     group by o.op_id
@@ -316,7 +316,7 @@ select r.step, o.device_id, task.stream_id, o.op_id, o.name, comm_op_type(o.name
     case when lower(o.retry) in ('yes', 'true', '1') then true when lower(o.retry) in ('no', 'false', '0') then false end as retry,
     try_cast(nullif(o.group_size, 4294967295) as integer) as group_size, o.connection_id
 from _trace_op o
-left join told r on r.op_id = o.op_id
+left join facts r on r.op_id = o.op_id
 left join task on task.connection_id = o.connection_id
 left join _trace_group g on g.group_name = o.group_name;
 

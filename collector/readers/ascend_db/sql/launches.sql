@@ -9,19 +9,19 @@ create or replace temp table _ordered as
 with target as (
     select * from _target where rowid between $low and $high
 ),
-found as (
+matches as (
     select * from _cann_api
     where connectionId between $first and $last and connectionId in (select connectionId from target)
 ),
 repeated as (
-    select connectionId from found group by connectionId having count(*) > 1
+    select connectionId from matches group by connectionId having count(*) > 1
 ),
 call as (   -- the first of several with one id
     select a.*, case when level.name = 'node' then a.connectionId end as nodeId
     from (
-        select * from found anti join repeated using (connectionId)
+        select * from matches anti join repeated using (connectionId)
         union all
-        (select distinct on (connectionId) * from found semi join repeated using (connectionId)
+        (select distinct on (connectionId) * from matches semi join repeated using (connectionId)
          order by connectionId, startNs)
     ) as a
     left join _enum as level on level.kind = 'api' and level.id = a.type

@@ -22,7 +22,7 @@ insert into marks by name
 with step_name as (
     select id from _string where starts_with(value, 'ProfilerStep#')
 ),
-known as (   -- mstx calls that MSTX_EVENTS has
+mark_ids as (   -- mstx calls that MSTX_EVENTS has
     select id from _connection_ids where connectionId in (select connectionId from _mstx_events)
 )
 select
@@ -33,4 +33,4 @@ from _pytorch_api as p
 left join _string as name on name.id = p.name
 where p.name in (select id from step_name)
     or (p.type in (select id from _enum where kind = 'api' and name = 'mstx')
-        and not exists (select 1 from known as k where k.id = p.connectionId));
+        and not exists (select 1 from mark_ids as k where k.id = p.connectionId));

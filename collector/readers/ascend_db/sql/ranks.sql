@@ -17,7 +17,7 @@ device as (
     order by preference, tasks desc nulls last, deviceId
     limit 1
 ),
-chosen as (select max(deviceId) as deviceId from device)
+choice as (select max(deviceId) as deviceId from device)
 select
     c.deviceId as device_id,
     h.host_name,
@@ -30,7 +30,7 @@ select
     case when coalesce(s.startNs, t.startNs) > 315360000000000000 then 'epoch'
          when coalesce(s.startNs, t.startNs) is not null then 'device' end as clock,
     s.startNs as window_start_ns, s.endNs as window_end_ns
-from chosen as c
+from choice as c
 cross join (
     select min(nullif(startTimeNs, 0)) as startNs, max(nullif(endTimeNs, 0)) as endNs from _session_time_info
 ) as s
@@ -39,10 +39,10 @@ cross join (select max(cell(hostName)) as host_name, max(cell(hostUid)) as host_
 cross join (
     select coalesce(
         max(name) filter (where id = deviceId), case when count(distinct told) = 1 then max(name) end) as chip_name
-    from (select id, name as told, cell(name) as name from _npu_info) cross join chosen
+    from (select id, name as told, cell(name) as name from _npu_info) cross join choice
 ) as n
 cross join (
     select coalesce(arg_min(freq, timestampNs), any_value(freq)) as freq
-    from _aicore_freq as f cross join chosen as c
+    from _aicore_freq as f cross join choice as c
     where freq > 0 and coalesce(f.deviceId = c.deviceId, true)
 ) as f;

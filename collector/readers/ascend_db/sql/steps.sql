@@ -4,7 +4,7 @@ insert into steps by name
 with host as (
     select distinct id, startNs, endNs from _step_time where startNs is not null
 ),
-launched as (
+step_launches as (
     select s.id, s.startNs, s.endNs, a.connectionId
     from (select a.startNs, a.connectionId from _cann_api as a
           where a.type in (select id from _enum where kind = 'api' and name = 'node')) as a
@@ -13,7 +13,7 @@ launched as (
 ),
 device as (
     select l.id, l.startNs, min(t.startNs) as first_ns, max(t.startNs + t.durNs) as last_ns
-    from launched as l
+    from step_launches as l
     join _task as t on t.connectionId = l.connectionId
     group by l.id, l.startNs
 )
