@@ -136,8 +136,8 @@ for _ in range(2):
     now = {m.rank: m.generation for m in manifests(target)}
     listed = [p.name for p in target.glob("run=*/capture=*/rank=*/2*")]
     told.append({
-        "filled": (small / "filler").exists(), "errors": [o.error for o in result.failed],
-        "published": sorted(o.rank for o in result.published),
+        "filled": (small / "filler").exists(), "errors": [o.error for o in result.failures],
+        "published": sorted(o.rank for o in result.outcomes),
         "changed": sorted(rank for rank in now if now[rank] != before[rank]),
         "kernels": dict(store.query(
             target, "select rank, count(*) from kernels group by rank").iter_rows()),
