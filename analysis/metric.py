@@ -150,7 +150,7 @@ class Metric:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Canonical tables and views of other metrics that it reads, as the engine finds them."""
-        return self.over or (() if self.function else _inputs(self.sql))
+        return self.over or (() if self.function else read_by(_parser(), self.sql))
 
     @property
     def sql(self) -> str:
@@ -217,10 +217,6 @@ def read_by(con: duckdb.DuckDBPyConnection, query: str) -> tuple[str, ...]:
         _READ_BY.clear()
     _READ_BY[query] = read
     return read
-
-
-def _inputs(query: str) -> tuple[str, ...]:
-    return read_by(_parser(), query)
 
 
 @cache

@@ -116,7 +116,11 @@ def judge(rank: RankRecord) -> list[Verdict]:
 
 
 def _verdict(capability: Capability, rank: RankRecord) -> Verdict:
-    if capability.talks and rank.world_size == 1 and not _communicates(rank):
+    if (
+        capability.talks
+        and rank.world_size == 1
+        and not any(name.startswith("comm_") for name in rank.counts)
+    ):
         return Verdict(capability.name, "no", "a job of one rank has no communication")
     lacks: list[_Lack] = []
     told_tables: set[str] = set()
@@ -143,10 +147,6 @@ def _verdict(capability: Capability, rank: RankRecord) -> Verdict:
 def _said(text: str) -> Message:
     """Words of ours, to be translated within a sentence."""
     return text if isinstance(text, Message) else Message(text)
-
-
-def _communicates(rank: RankRecord) -> bool:
-    return any(content.startswith("comm_") for content in rank.counts)
 
 
 def _lack(need: Need, rank: RankRecord) -> _Lack | None:
@@ -191,7 +191,7 @@ def _explain(need: Need, rank: RankRecord) -> tuple[str, tuple[str, ...], tuple[
     is_off = False in on.values()
     if need.ingest and all_on and not rank.stacks:
         return "recorded, but not kept", (f"`npuscope ingest PATH {need.ingest}`",), ()
-    if not is_off and (file := _damage(need, rank)):
+    if not is_off and (file := next(iter(_matching(need, rank.unread)), None)):
         return Message("{file} was not read in full", file=file), ("see what was lost",), ()
     if rank.is_gpu:
         remedies = tuple(_GPU_SAYS[setting] for setting in settings)
@@ -242,10 +242,6 @@ def _matching(need: Need, files: Iterable[str]) -> list[str]:
         for name in files
         if any(part in name for part in _holders(need)) and "info" not in name
     )
-
-
-def _damage(need: Need, rank: RankRecord) -> str | None:
-    return next(iter(_matching(need, rank.unread)), None)
 
 
 def _is_elsewhere(need: Need, rank: RankRecord) -> bool:

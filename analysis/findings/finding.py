@@ -65,7 +65,9 @@ def gain_words(one: Finding) -> str:
     """What a replay predicts, in a sentence."""
     if one.within_gain_of is not None:
         words = gain_words(replace(one, within_gain_of=None))
-        within = Message("within the gain of {finding}", finding=title_of(one.within_gain_of))
+        within = Message(
+            "within the gain of {finding}", finding=Message(one.within_gain_of.replace("_", " "))
+        )
         return join((words, within), "; ")
     if one.predicted_gain_ns is None:
         return Message("not known: {why}", why=one.no_gain_reason or "")
@@ -79,11 +81,6 @@ def gain_words(one: Finding) -> str:
         return Message("{gain} ms per step ({low} to {high}), replayed with {changes}", **values)
     words = "{gain} ms per step ({low} to {high}), replayed with {changes} beyond {beside}"
     return Message(words, beside=shlex.join(one.beside), **values)
-
-
-def title_of(name: str) -> str:
-    """A finding's name in words, as outlets head it."""
-    return Message(name.replace("_", " "))
 
 
 def with_commands(findings: Iterable[Finding], path: str) -> list[Finding]:

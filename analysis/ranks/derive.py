@@ -91,11 +91,8 @@ def derive(con: duckdb.DuckDBPyConnection) -> Iterator[Table]:
         " from _groups, (select any_value(run) as run, any_value(capture) as capture from ranks)"
     )
     condition = f"rank in ({', '.join(map(str, ranks))})" if ranks else "false"
-    yield Table(RESOLVED_COMM, f"select * from ({_resolved_comm_sql()}) where {condition}")
-
-
-def _resolved_comm_sql() -> str:
-    return metric("comm").sql_with(kinds="resolved_kinds.sql")
+    query = metric("comm").sql_with(kinds="resolved_kinds.sql")
+    yield Table(RESOLVED_COMM, f"select * from ({query}) where {condition}")
 
 
 def compare_capture(

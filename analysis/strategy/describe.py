@@ -122,11 +122,6 @@ def machine_of(chip: str) -> Machine:
                    _MEMORY_BYTES.get(name, 64 * 2.0**30))  # fmt: skip
 
 
-def on_nodes(machine: Machine, devices: int) -> Machine:
-    """The machine on nodes of so many NPUs."""
-    return replace(machine, node_devices=devices)
-
-
 def cluster_of(text: str) -> tuple[int, int]:
     """Nodes and NPUs of a node of 8x8, or of the NPUs of one node. Raises UsageError."""
     match = re.fullmatch(r"\s*(?:(\d{1,5})\s*[xX*]\s*)?(\d{1,5})\s*", text)

@@ -58,7 +58,6 @@ class Identity:
 
 
 def identify(
-    folder: Path,
     framework: Framework,
     files: Mapping[Role, tuple[SourceFile, ...]],
     device_id: int | None = None,

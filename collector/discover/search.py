@@ -170,7 +170,7 @@ def _profiles(
     profiles: list[Profile] = []
     for one_rank in _by_rank(files):
         for part in by_device(framework, one_rank):
-            identity = identify(folder, framework, part.files, part.device_id)
+            identity = identify(framework, part.files, part.device_id)
             rules = msprof_layout.rules(framework, part.files, part.other_devices)
             profiles.append(
                 Profile(

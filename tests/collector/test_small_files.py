@@ -77,7 +77,7 @@ def verdict_of(path: Path) -> str:
 
 
 def identify_file(path: Path) -> None:
-    found = identify(path.parent, "pytorch", {"profiler_info": (as_source(path),)})
+    found = identify("pytorch", {"profiler_info": (as_source(path),)})
     assert found.rank == 3 and any("profiler_info" in warning for warning in found.warnings)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -129,7 +130,7 @@ def search(
         if cluster is None:
             raise UsageError("give --cluster NODESxNPUS, or --from captures")
         nodes, devices = describe.cluster_of(cluster)
-        machine, world = describe.on_nodes(machine, devices), nodes * devices
+        machine, world = replace(machine, node_devices=devices), nodes * devices
         remarks = {"cluster": cluster, "only": only}
     measured, constants, places = calibration_of(calibrate)
     places += [] if running_at is None else [running_at]

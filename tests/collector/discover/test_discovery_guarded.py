@@ -96,10 +96,10 @@ def test_what_nobody_foresaw_is_a_problem_of_its_place(
     write_capture(tmp_path / "good_ascend_pt", 3)
     write_capture(tmp_path / "bad_ascend_pt", 4)
 
-    def fails(folder: Path, *rest: Any) -> Identity:
-        if folder.name.startswith("bad"):
+    def fails(framework: Any, files: Any, *rest: Any) -> Identity:
+        if any("/bad_ascend_pt/" in one.path for some in files.values() for one in some):
             raise MemoryError
-        return identify(folder, *rest)
+        return identify(framework, files, *rest)
 
     monkeypatch.setattr("npuscope.collector.discover.search.identify", fails)
     found = discover(tmp_path)

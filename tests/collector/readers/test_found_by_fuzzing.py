@@ -9,7 +9,6 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-import duckdb
 import pytest
 
 from npuscope.collector.model import ReadLog
@@ -27,7 +26,6 @@ from tests.collector.readers.ascend_db.profiler_databases import (
     write,
 )
 
-Staging = duckdb.DuckDBPyConnection
 FAR_US = "9000000000000000.000"  # 285 years
 COMPUTE = ("name, globalTaskId, taskType, opType", [(2, 1, 3, 1), (2, 2, 3, 1)])
 
