@@ -212,7 +212,11 @@ def forward_steps(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 def of_training(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame) -> pl.DataFrame:
     """The rows (run, capture, step) of `without_warm_up` whose steps run gradients, where any do:
     who looks at forward and backward passes means those."""
-    rows = without_warm_up(con, rows)
+    return without_forward(con, without_warm_up(con, rows))
+
+
+def without_forward(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows (run, capture, step) whose steps run gradients, where any do."""
     forward = forward_steps(con).explode("steps").select("run", "capture", step="steps")
     rest = rows.join(forward, on=["run", "capture", "step"], how="anti", nulls_equal=True)
     return rest if rest.height else rows

@@ -38,6 +38,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     selected = _all(con, _SELECTION)
     unfollowed = _all(con, sql_text("unfollowed_steps.sql"))
     apart = _all(con, sql_text("apart_steps.sql"))
+    without_gradients = _all(con, sql_text("forward_ranks.sql"))
     forward = forward_steps(con)
     warm = _all(con, "from job_steps where is_warm_up order by run, capture, step")
     notes_here: list[str] = []
@@ -59,7 +60,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
             ),
             *_without_steps(_of(steps, here)),
             *_outside(_of(outside, here)),
-            *_apart(_of(apart, here)),
+            *_apart(_of(apart, here), _of(without_gradients, here)),
             *_forward(_of(forward, here)),
             *_warm_up(_of(warm, here)),
             *_unfollowed_notes(_of(unfollowed, here)),
@@ -187,7 +188,17 @@ def _light(steps: pl.DataFrame, partly: set[int]) -> Iterable[str]:
             yield Message("{ranks}: {why}", ranks=ranks_named(ranks), why=why)
 
 
-def _apart(apart: pl.DataFrame) -> Iterable[str]:
+def _apart(apart: pl.DataFrame, without_gradients: pl.DataFrame) -> Iterable[str]:
+    """Which ranks are of another program: by lengths of steps, else as they alone run no
+    gradients."""
+    for one in without_gradients.to_dicts() if apart.is_empty() else ():
+        yield Message(
+            "{ranks}: no step has gradients, those of {others} have: another program, as an engine"
+            " that generates for a training. Who is slow is judged in each by itself; means,"
+            " masking and MFU mix them: `npuscope ingest PATH --ranks LIST` reads one alone.",
+            ranks=ranks_named(one["ranks"]),
+            others=ranks_named(one["others"]),
+        )
     for one in apart.to_dicts():
         yield Message(
             "{ranks} and {others} do not step together: the same steps last {longer} ms on the"

@@ -197,7 +197,10 @@ def main() -> NoReturn:
             raise
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        say(f"npuscope: {where}{error.strerror or error}")
+        why = error.strerror or str(error)
+        if not error.filename and isinstance(error, FileNotFoundError):  # as `os.getcwd` raises it
+            why = "the current folder was removed: change to one that is there"
+        say(f"npuscope: {where}{why}")
         sys.exit(3)
     except Exception as error:
         if isinstance(show := getattr(error, "show", None), MethodType):  # as typer tells of usage

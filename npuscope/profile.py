@@ -205,7 +205,7 @@ def _absent_steps(target: Path, result: IngestResult, selection: Selection) -> S
     from npuscope.collector.ingest.link import BY_STEP
     from npuscope.collector.selection import without
 
-    if selection.steps is None or not (result.outcomes or result.unchanged):
+    if selection.steps is None or not (result.publications or result.unchanged):
         return ()
     con = store.open(target)
     try:

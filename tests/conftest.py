@@ -145,8 +145,8 @@ def agreeing_stores(
     def stored(form: Form) -> Path:
         def read(target: Path) -> None:
             read = ingest(written_job(AGREEING, form), target, run="agree", summarise=summarise)
-            assert read.is_complete and len(read.outcomes) == AGREEING.world_size
-            assert not any(outcome.warnings for outcome in read.outcomes)
+            assert read.is_complete and len(read.publications) == AGREEING.world_size
+            assert not any(outcome.warnings for outcome in read.publications)
 
         return _made_once(tmp_path_factory, f"stores/agreeing/{form}", read)
 

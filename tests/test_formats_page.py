@@ -59,7 +59,7 @@ REAL = {
 
 
 def _store(source: Path, into: Path) -> Path:
-    assert ingest(source, into, summarise=summarise, jobs=1).outcomes
+    assert ingest(source, into, summarise=summarise, jobs=1).publications
     return into
 
 

@@ -82,7 +82,7 @@ class Comparison:
     delta_high_ns: int | None
     rows: pl.DataFrame
     figures: pl.DataFrame
-    facts: dict[str, tuple[str, str]]
+    changes: dict[str, tuple[str, str]]
     unit: Literal["step", "capture"]
     more: int | None
     at: pl.DataFrame | None = None
@@ -107,11 +107,11 @@ class Comparison:
     @property
     def layouts(self) -> tuple[str, str] | None:
         """Sizes of A's and B's parallel layout that differ; None: none does."""
-        names = [name for name in _LAYOUT if name in self.facts]
+        names = [name for name in _LAYOUT if name in self.changes]
         if not names:
             return None
         labels = [
-            ", ".join(f"{name.removesuffix('_size')} {self.facts[name][side]}" for name in names)
+            ", ".join(f"{name.removesuffix('_size')} {self.changes[name][side]}" for name in names)
             for side in (0, 1)
         ]
         return labels[0], labels[1]
@@ -331,7 +331,7 @@ def figures_of(comparison: Comparison) -> dict[str, object]:
         "tokens_a": comparison.tokens[0],
         "tokens_b": comparison.tokens[1],
         "measures": comparison.figures.to_dicts(),
-        "changed": [{"fact": name, "a": a, "b": b} for name, (a, b) in comparison.facts.items()],
+        "changed": [{"fact": name, "a": a, "b": b} for name, (a, b) in comparison.changes.items()],
     }
 
 
@@ -363,8 +363,8 @@ def recorded_differently(result: Comparison) -> list[str]:
         notes.append(
             Message("the last step of each capture, which ends with its own work, is left out")
         )
-    if "profiler_level" in result.facts:
-        a, b = result.facts["profiler_level"]
+    if "profiler_level" in result.changes:
+        a, b = result.changes["profiler_level"]
         notes.append(
             Message(
                 "recorded at different levels (A {a}, B {b}): recording itself moves times, more"
@@ -372,7 +372,7 @@ def recorded_differently(result: Comparison) -> list[str]:
                 a=a, b=b,
             )
         )  # fmt: skip
-    if GPU in result.facts.get("framework", ()):
+    if GPU in result.changes.get("framework", ()):
         notes.append(
             Message("a GPU against an NPU: kernels are matched by the framework's operator")
         )

@@ -37,7 +37,10 @@ _REFUSALS = {
     "between_steps": Message("what the first operation of a step waits for was not recorded"),
     "cause": Message("no launches were recorded, so the host's time is not known"),
     "comm": Message("no operation of this kind was recorded with its times on all its members"),
-    "experts": Message("all ranks of expert-parallel groups, with shapes, were not recorded"),
+    "experts": Message(
+        "all ranks of expert-parallel groups, with shapes, were not recorded, or their all-to-alls"
+        " go in stages over hosts"
+    ),
     "host": Message("no launches were recorded, so the host's time is not known"),
     "rank": Message("no other rank ran the same kernels in the same order"),
     "schedule": Message("the schedule of the pipeline, or one of its stages, was not recognised"),
@@ -148,9 +151,10 @@ def _with_gain(
         return replace(one, no_gain_reason=why_refused(one.changes[0])), None
     if gain.is_unknown:
         return replace(one, no_gain_reason=_WITHOUT_MEMBERS), None
-    if one.changes[0].startswith(("rank:", "schedule=")) and gain.low_ns <= 0:
-        # No such advice that its own figure does not bear out: a schedule is a remedy of something
-        # else, and a rank that is slowest for a hiccup or its tokens has nothing to mend.
+    is_cause = not one.changes[0].startswith(("rank:", "schedule="))
+    if gain.gain_ns < 0 or (not is_cause and gain.low_ns <= 0):
+        # No advice that its own figure does not bear out: a schedule is a remedy of something else,
+        # and a rank that is slowest for a hiccup or its tokens has nothing to mend.
         why = Message(
             "{change} is not sure to make a step shorter here ({gain} ms: {low} to {high})",
             change=shlex.join(one.changes),

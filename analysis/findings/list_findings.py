@@ -26,7 +26,7 @@ from .finding import Finding
 from .gains import with_gains
 from .material import Material, material
 from .origins import with_origins
-from .weigh import is_worth, share, state
+from .weigh import is_worth, mean, share, state
 
 Rule = Callable[[Material], Iterator[Finding]]
 # A rule looks at one capture; its docstring says what for.
@@ -76,6 +76,8 @@ def expert_imbalance(material: Material) -> Iterator[Finding]:
             where=where,
             over=f"{over:.2f}",
         )
+    of_cost = material.steps.filter(pl.col("step").is_in(experts.cost_steps, nulls_equal=True))
+    of_ns = mean(of_cost, "length_ns") or material.length_ns
     is_planned = experts.item == "expert" and experts.devices_count is not None
     yield state(
         material,
@@ -83,7 +85,7 @@ def expert_imbalance(material: Material) -> Iterator[Finding]:
         Message(
             "Expert load is imbalanced, which costs {cost} ms per step ({share} of it); {most}.",
             cost=ms(stake_ns),
-            share=percent(share(stake_ns, material)),
+            share=percent(stake_ns / of_ns if of_ns else None),
             most=most,
         ),
         stake_ns,
@@ -99,6 +101,7 @@ def expert_imbalance(material: Material) -> Iterator[Finding]:
         if is_planned
         else "npuscope experts PATH --by cost",
         changes=("experts:balanced",),
+        of_ns=of_ns,
     )
 
 

@@ -39,8 +39,8 @@ class BeforeAfter:
 def before_after(
     con: duckdb.DuckDBPyConnection, scope: Scope, *, words: tuple[str, ...], ranks: tuple[int, ...]
 ) -> BeforeAfter:
-    """What changes make of one capture, and of some ranks in the chosen step, else in the first
-    that is no warm-up. `con` has all ranks compared.
+    """What changes make of one capture, and of some ranks in the chosen step, else in the first of
+    training that is no warm-up. `con` has all ranks compared.
 
     Raises UsageError, CannotAnswer and TraceNotFound as `npuscope whatif` does.
     """
@@ -50,7 +50,7 @@ def before_after(
     rows = steps.filter(pl.col("step").eq_missing(pl.lit(scope.step, pl.Int64)))
     row = (rows if rows.height else steps).row(-1, named=True)
     there = row["step"] is not None
-    at = job.ops.steps.index(row["step"]) if there else job.usual[0]
+    at = job.ops.steps.index(row["step"]) if there else job.trained[0]
     other = apply_change(con, job, changes)
     lanes = whatif_lanes(job, crowded_by(job, other, job.times(other.waits)), at, ranks)
     length_ns = int(lanes.select((pl.col("start_ns") + pl.col("dur_ns")).max()).item() or 1)
@@ -66,7 +66,7 @@ def before_after(
         job.ops.steps[at],
         length_ns,
         all(side.height <= MOST_EVENTS for side in sides),
-        tuple(changed_work(con, job, changes, row)),
+        tuple(changed_work(con, job, changes, steps, job.ops.steps[at] if there else None)),
         tuple(whatif_notes(job, changes)),
     )
 

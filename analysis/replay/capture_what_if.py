@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import duckdb
 import numpy as np
@@ -71,8 +70,9 @@ def whatif_steps(
     before, after = (
         time_by_part(job, waits) if is_short else None for waits in (job.waits, other.waits)
     )
-    if after is not None and other.added_ns:
-        after = [{**one, (other.added_as, None): other.added_ns} for one in after]
+    if after is not None and np.any(other.added_ns):
+        added = np.broadcast_to(other.added_ns, len(after)).tolist()
+        after = [{**one, (other.added_as, None): ns} for one, ns in zip(after, added, strict=True)]
     every = range(len(job.ops.steps))
     saved = [_mean_savings(before, after, [at]) for at in every]
     saved.append(_mean_savings(before, after, job.usual))
@@ -113,7 +113,8 @@ def _steps(job: CaptureJob, other: Other) -> tuple[pl.DataFrame, Other]:
     share = job.residue.max(axis=1) + (_UNKNOWN_CONTENTION if lost is None else 0)
     margin = np.abs(replayed - measured) + np.abs(change) * share
     if len(change) > 1:
-        margin = margin + 2 * change.std(ddof=1) / np.sqrt(len(change))
+        differs = change - other.added_ns  # which is known of each step
+        margin = margin + 2 * differs.std(ddof=1) / np.sqrt(len(change))
     margin = margin + np.where(change != 0, _LEAST_ERROR * replayed, 0)
     unsure = (job.residue + job.exogenous).max(axis=1)
     gaps = np.maximum(np.minimum(unsure, 1.0) * measured - _LEAST_ERROR * replayed, 0)
@@ -249,6 +250,14 @@ def whatif_notes(job: CaptureJob, changes: Sequence[Change] = ()) -> list[str]:
                 " from the kernel that follows each to all computing of its step"
             )
         )
+    if job.forward and any(one.target in ("micro_batches", "schedule") for one in changes):
+        notes.append(
+            Message(
+                "steps without gradients ({steps}) are taken as they ran: the mean holds them, too,"
+                " and changes by less than a step of training",
+                steps=numbers([one for one in job.forward if one is not None]),
+            )
+        )
     if any(one.value == "median" for one in changes) and job.ops.names["shapes"].is_null().all():
         notes.append(
             Message(
@@ -256,8 +265,6 @@ def whatif_notes(job: CaptureJob, changes: Sequence[Change] = ()) -> list[str]:
                 " too, so that the gain may be that of balanced work"
             )
         )
-    if job.warm_up:
-        notes.append(Message("the mean leaves out warm-up steps"))
     return notes + _long_steps(job)
 
 
@@ -283,15 +290,18 @@ def _long_steps(job: CaptureJob) -> list[str]:
 
 def changed_work(
     con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[Change],
-    row: Mapping[str, Any],
+    steps: pl.DataFrame, step: int | None = None,
 ) -> list[str]:  # fmt: skip
-    """That the step of a row of `whatif_steps` holds other work with the changes, where it does."""
-    if not any(one.target == "micro_batches" for one in changes):
+    """That steps of training in the mean of `whatif_steps`, or one step, hold other work with the
+    changes, where they do."""
+    if not any(one.target == "micro_batches" for one in changes) or step in job.forward:
         return []
     counts = apply_change(con, job, changes).micro_batches
     if counts is None:
         return []
-    return [work_note(*counts, row["measured_step_ns"], row["predicted_step_ns"])]
+    rows = steps[job.trained] if step is None else steps.filter(pl.col("step") == step)
+    before, after = rows.select(pl.col("measured_step_ns", "predicted_step_ns").mean()).row(0)
+    return [work_note(*counts, before, after)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from npuscope.errors import TraceNotFound, UsageError
 from npuscope.messages import Message
 
+from ..means import forward_steps
 from ..parts import is_told
 from ..scope import JOB, Scope
 from ..views import frame
@@ -32,7 +33,8 @@ _LONGEST_NS = 10**17  # of all that is changed together: three years
 
 @dataclass(frozen=True, slots=True)
 class CaptureJob:
-    """A capture with what waits for what; `warm_up` are steps that stand out.
+    """A capture with what waits for what; `warm_up` are steps that stand out, `forward` those that
+    run no gradients, as an evaluation.
 
     measured, replay: its steps as they were, and replayed with recorded gaps. residue, exogenous:
     of each step and rank the share of gaps that nothing explains, and of such operations.
@@ -47,6 +49,7 @@ class CaptureJob:
     residue: Ratios
     exogenous: Ratios
     warm_up: frozenset[int | None]
+    forward: frozenset[int | None]
     contention: Contention
 
     @property
@@ -54,6 +57,11 @@ class CaptureJob:
         """Places of the steps that means are over: without warm-up where there are others."""
         usual = [at for at, step in enumerate(self.ops.steps) if step not in self.warm_up]
         return usual or [*range(len(self.ops.steps))]
+
+    @property
+    def trained(self) -> list[int]:
+        """Places of those that run gradients, where any does."""
+        return [at for at in self.usual if self.ops.steps[at] not in self.forward] or self.usual
 
     @property
     def without_gaps(self) -> Waits:
@@ -74,17 +82,17 @@ class CaptureJob:
 class Other:
     """A capture after changes; `outside`: durations where exogenous operations change as others
     do; `pace`: by what the time of all that an operation moves was multiplied; `added_ns`: what
-    every step takes beyond its replay, by `unsure_ns` less or more, and what that is;
-    `micro_batches`: of a step as it ran, and now (None: as many); `hidden_ns`: of operations the
-    time that transfers are beside them which the replay no longer has (None: none); `is_told`:
-    changes tell how long operations last, none is estimated from others, and nothing else
-    changes; `payloads`: `payloads` as changes left them (None: no change of them)."""
+    each step (one number: every step) takes beyond its replay, by `unsure_ns` less or more, and
+    what that is; `micro_batches`: of a step as it ran, and now (None: as many); `hidden_ns`: of
+    operations the time that transfers are beside them which the replay no longer has (None: none);
+    `is_told`: changes tell how long operations last, none is estimated from others, and nothing
+    else changes; `payloads`: `payloads` as changes left them (None: no change of them)."""
 
     waits: Waits
     outside: Integers
     pace: Ratios
-    added_ns: int = 0
-    unsure_ns: tuple[int, int] = (0, 0)
+    added_ns: Integers | int = 0
+    unsure_ns: tuple[Integers | int, Integers | int] = (0, 0)
     added_as: str = "micro-batches"
     micro_batches: tuple[int, int] | None = None
     hidden_ns: Integers | None = None
@@ -145,7 +153,8 @@ def capture_job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob:
     ops = read_operations(con, run, capture)
     steps = frame(con, "select step from job_steps where is_warm_up and run = ? and capture = ?",
                   [run, capture])["step"].to_list()  # fmt: skip
-    return job_of(run, capture, ops, frozenset(steps))
+    forward = forward_steps(con).filter(run=run, capture=capture).explode("steps")["steps"]
+    return job_of(run, capture, ops, frozenset(steps), frozenset(forward.to_list()))
 
 
 def operation_count(con: duckdb.DuckDBPyConnection, scope: Scope) -> int:
@@ -166,14 +175,19 @@ def job_unasked(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob | No
         return None
 
 
-def job_of(run: str, capture: str, ops: Operations, warm_up: frozenset[int | None]) -> CaptureJob:
+def job_of(
+    run: str, capture: str, ops: Operations,
+    warm_up: frozenset[int | None] = frozenset(), forward: frozenset[int | None] = frozenset(),
+) -> CaptureJob:  # fmt: skip
     """The graph of operations, and how well it replays them."""
     edges = waits(ops)
     replayed = replayed_times(ops, edges)
     spans = span_of(ops, measured_times(ops)), span_of(ops, replayed)
     unexplained, exogenous = _shares(ops, edges, spans[0])
     crowded = contention(ops, edges.transfer, replayed)
-    return CaptureJob(run, capture, ops, edges, *spans, unexplained, exogenous, warm_up, crowded)
+    return CaptureJob(
+        run, capture, ops, edges, *spans, unexplained, exogenous, warm_up, forward, crowded
+    )
 
 
 # metric: replay

@@ -100,7 +100,7 @@ def main() -> int:
         del faster
         ops = ran(ranks, count, 1.0)
         began = time.process_time()
-        job = job_of("run", "capture", ops, frozenset())
+        job = job_of("run", "capture", ops)
         made = job.waits
         graph_s = time.process_time() - began
         assert job.contention.lost_ratio is not None

@@ -49,12 +49,13 @@ _SUMMARY_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """What an ingest did. `failures` ranks are not (newly) published; `representatives` of a light
-    one were read in full; `absent` ranks were asked for and are not there."""
+    """What an ingest did. `failures`: ranks that are not (newly) published; `drops`: those that are
+    gone from the source; `representatives` of a light one were read in full; `absent` ranks were
+    asked for and are not there."""
 
     store: str
     run: str
-    outcomes: tuple[RankOutcome, ...]
+    publications: tuple[RankOutcome, ...]
     failures: tuple[RankOutcome, ...]
     unchanged: tuple[Manifest, ...]
     drops: tuple[Manifest, ...]
@@ -65,7 +66,7 @@ class IngestResult:
     @property
     def unread_files(self) -> tuple[tuple[int, str, str], ...]:
         """Rank, file and reason of what is missing from ranks that are published, old and new."""
-        triples = [(o.rank, *pair) for o in self.outcomes for pair in o.failed_files]
+        triples = [(o.rank, *pair) for o in self.publications for pair in o.failed_files]
         triples += [(m.rank, *pair) for m in self.unchanged for pair in m.failed_files.items()]
         return tuple(triples)
 

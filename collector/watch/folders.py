@@ -109,7 +109,8 @@ def look_around(
         one.glance = glance
         if one.result == folder_look.fingerprint:
             continue
-        is_quiet = _age_s(folder_look) >= quiet_s if once else now_s - one.since_s >= quiet_s
+        quiet_for_s = _age_s(folder_look) if once else now_s - one.since_s
+        is_quiet = quiet_for_s >= quiet_s
         has_changed = bool(one.result) and not one.is_refused
         verdict = judge(folder_look, is_quiet=is_quiet, has_changed=has_changed)
         if verdict.kind == "finished":
@@ -118,6 +119,8 @@ def look_around(
             broken[place] = (verdict.reason, folder_look.fingerprint)
         else:
             waiting[place] = verdict.reason
+            if quiet_for_s < -_AHEAD_S:
+                waiting[place] += f", or dated {-quiet_for_s:,.0f} s ahead of this machine's clock"
     _tell_unlisted(folders, unlisted, tell)
     gone = [
         place
@@ -171,6 +174,7 @@ def _is_below(place: str, folder: str) -> bool:
     return place == folder or place.startswith(folder.rstrip("/") + "/")
 
 
+_AHEAD_S = 1.0  # what file systems round by
 READY = "READY.json"
 _MARKER = "analyse.done"
 _PROFILE = re.compile(r".*_ascend_(pt|ms)")

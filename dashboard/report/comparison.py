@@ -45,8 +45,8 @@ def remaining(notes: Sequence[str]) -> list[Block]:
 def comparison_tables(comparison: Comparison) -> list[Block]:
     """What people read first: is it real, then where it comes from (ms, B minus A)."""
     blocks: list[Block] = []
-    if comparison.facts:
-        facts = [{"fact": name, "a": a, "b": b} for name, (a, b) in comparison.facts.items()]
+    if comparison.changes:
+        facts = [{"fact": name, "a": a, "b": b} for name, (a, b) in comparison.changes.items()]
         columns = [Column("fact", "fact", is_word=True), Column("A", "a"), Column("B", "b")]
         blocks.append(FittedTable(columns, facts, "What else differs"))
     blocks.append(Sentence(headline(comparison)))

@@ -7,6 +7,7 @@ import polars as pl
 from npuscope.analysis import query
 from npuscope.analysis.flops.lengths import step_lengths
 from npuscope.analysis.means import mean_kernels, mean_steps, without_warm_up
+from npuscope.analysis.ranks.stages import ranks_apart
 from npuscope.analysis.scope import Scope
 from tests.analysis.tables import connect, fill, kernel, op
 
@@ -90,6 +91,23 @@ def test_ranks_that_do_not_step_together_are_told() -> None:
     assert of_types == {3} and query.steps(con)["rank"].n_unique() == 4
     every = query.steps(con).with_columns(capture=pl.lit("other"), step=pl.lit(None, pl.Int64))
     assert without_warm_up(con, pl.concat([query.steps(con), every])).height == 9 + every.height
+    # Programs whose steps are as long: an engine that generates for a training runs no gradients.
+    con = connect()
+    fill(con, "ranks", [{"rank": rank, "world_size": 4} for rank in range(4)])
+    fill(con, "kernels", [
+        kernel(step * 10 * MS, MS, step, rank=rank, type="SwiGluGrad" if rank < 2 else "SwiGlu")
+        for rank in range(4) for step in range(3)
+    ])  # fmt: skip
+    assert query.notes(con) == [
+        "ranks 2-3: no step has gradients, those of ranks 0-1 have: another program, as an engine"
+        " that generates for a training. Who is slow is judged in each by itself; means, masking"
+        " and MFU mix them: `npuscope ingest PATH --ranks LIST` reads one alone."
+    ]
+    assert ranks_apart(con, "job", "c") == [2, 3]
+    # A frozen stage of the same pipeline runs none either.
+    fill(con, "groups", [{"rank": 0, "parallel_kind": "pp", "global_ranks": [0, 2]},
+                         {"rank": 1, "parallel_kind": "pp", "global_ranks": [1, 3]}])  # fmt: skip
+    assert not query.notes(con) and not ranks_apart(con, "job", "c")
 
 
 def test_the_ranks_own_device_is_named() -> None:

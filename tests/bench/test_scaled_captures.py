@@ -86,7 +86,7 @@ def test_equal_arguments_give_equal_bytes_and_are_reused(
 def test_steps_repeat_as_planted(capture: tuple[str, Path, dict[str, Any]], tmp_path: Path) -> None:
     _, folder, recorded = capture
     result = ingest(folder, tmp_path / "store", jobs=1, summarise=summarise)
-    assert result.is_complete and len(result.outcomes) == RANKS
+    assert result.is_complete and len(result.publications) == RANKS
     for known in manifests(tmp_path / "store"):
         assert (known.warnings, known.failed_files) == ([], {})
         assert (known.rows_lost, known.bytes_lost) == (0, 0)

@@ -87,7 +87,7 @@ def job_truth(
         write_job(job, folder / "job", forms=FORMS[form])
         result = ingest(folder / "job", folder / "store", summarise=summarise, jobs=1)
         assert result.is_complete
-        assert not [warning for outcome in result.outcomes for warning in outcome.warnings]
+        assert not [warning for outcome in result.publications for warning in outcome.warnings]
         con = store.open(folder / "store")
     else:
         con = from_frames(job)

@@ -13,7 +13,7 @@ import polars as pl
 from npuscope.messages import Message, join
 
 from ...flops.lengths import step_lengths
-from ...means import without_warm_up
+from ...means import without_forward, without_warm_up
 from ...scope import ALL, Scope
 from ...wording import ms
 from ..load.load import ExpertTables
@@ -31,7 +31,8 @@ from .token_times import CAPTURE, grouped_kernels
 # What does the imbalance of each layer cost?
 #
 # Tokens too many on the fullest device of each layer and expert-parallel group, times what a token
-# takes by fits of kernels and all-to-alls. Figures within their own noise are NULL.
+# takes by fits of kernels and all-to-alls. Figures within their own noise are NULL. Steps that run
+# no gradients, as of an evaluation, have no rows where others do: a token takes less in them.
 #
 # title: Cost of imbalance
 # meaning: What each layer's imbalance takes of the step: on the fullest device, and in exchanges.
@@ -63,19 +64,19 @@ from .token_times import CAPTURE, grouped_kernels
 def cost_rows(
     con: duckdb.DuckDBPyConnection, tables: ExpertTables, scope: Scope = ALL
 ) -> tuple[pl.DataFrame, list[str]]:
-    """Rows of `cost.imbalance_cost` with their notes.
+    """Rows of `cost.imbalance_cost` of steps that run gradients, with their notes.
 
     All-to-alls and waits need a connection that `open_across` prepared: without it their columns
     are NULL. Steps are as long as for MFU (`flops.lengths`).
     """
-    moved = exchanges.exchanges(con, scope)
-    kernels = grouped_kernels(con, scope)
+    moved, kernels = _of_tokens(con, scope)
     between = activation_times(con, kernels, scope)
     times = exchanges.exchange_times(moved)
     costs = token_cost(tables, kernels, moved, between, times)
     lengths = step_lengths(con, scope.all_ranks)
     hidden = exposed_ratios(moved, times, tables)
     rows = imbalance_cost(tables, costs, lengths, exchanges.waits(moved, tables), hidden)
+    rows = without_forward(con, rows)
     notes = cost_notes(costs, without_warm_up(con, rows))
     return rows, notes + _length_notes(rows, lengths) + unseen_notes(tables)
 
@@ -94,13 +95,21 @@ def _length_notes(rows: pl.DataFrame, lengths: pl.DataFrame) -> list[str]:
     ]
 
 
+def _of_tokens(con: duckdb.DuckDBPyConnection, scope: Scope) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """All-to-alls and grouped matmuls of steps that run gradients: in an evaluation a token passes
+    a third of them."""
+    return (
+        without_forward(con, exchanges.exchanges(con, scope)),
+        without_forward(con, grouped_kernels(con, scope)),
+    )
+
+
 def plan_costs(
     con: duckdb.DuckDBPyConnection, tables: ExpertTables, scope: Scope = ALL
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """What a token takes (`cost.token_cost`) and a device's link (`exchanges.links`), for plans."""
-    moved = exchanges.exchanges(con, scope.job)
+    moved, kernels = _of_tokens(con, scope.job)
     times = exchanges.exchange_times(moved)
-    kernels = grouped_kernels(con, scope.job)
     return token_cost(tables, kernels, moved, times=times), exchanges.links(moved, times)
 
 

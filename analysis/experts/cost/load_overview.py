@@ -23,8 +23,8 @@ class Overview:
     most tokens over all steps), hottest_over_mean (its tokens there, by the mean), cold_count
     (mean), device_max_over_mean (mean), hottest_device, excess_ns (of a step; NULL: not known), the
     worst first. cost: excess_ns, grouped_excess_ns, activation_excess_ns, exchange_exposed_ns and
-    step_ns of a step's costliest stage, means over steps; None where not known. devices_count: of
-    an expert-parallel group.
+    step_ns of a step's costliest stage, means over `cost_steps`; None where not known.
+    devices_count: of an expert-parallel group.
     """
 
     run: str
@@ -34,6 +34,7 @@ class Overview:
     layers: pl.DataFrame
     cost: dict[str, float | None] | None
     devices_count: int | None
+    cost_steps: tuple[int | None, ...] = ()
     notes: tuple[str, ...] = ()
 
     def mean_of(self, column: str) -> float | None:

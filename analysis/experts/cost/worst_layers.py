@@ -53,6 +53,7 @@ def overview_of(
         ),
         _costliest(costs),
         devices["device"].n_unique() or None,
+        tuple(costs["step"].unique()),
         (*load_notes(tables.load), *_sum_notes(loads), *unseen_notes(tables)),
     )
 

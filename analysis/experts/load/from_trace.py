@@ -251,12 +251,16 @@ def _rows(
 ) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
     unnumbered: set[int] = set()
+    unnumbered_steps: dict[int, set[int]] = {}  # of ranks whose other steps tell layers
     for place, steps in loads.items():
         for step, load in steps.items():
             first, count = layers.get(place, (0, 0))
             by_layer = load.by_layer(count)
             if by_layer is None:
-                unnumbered.add(place[2])
+                if count and step is not None:
+                    unnumbered_steps.setdefault(place[2], set()).add(step)
+                else:
+                    unnumbered.add(place[2])
                 rows.append((*place, step, None, load.tokens, "grouped_matmul"))
                 continue
             rows += [
@@ -269,6 +273,15 @@ def _rows(
                 "ranks {ranks}: the layer of each grouped matmul is uncertain: tokens are summed"
                 " over all layers of the rank",
                 ranks=few_numbers(sorted(unnumbered)),
+            )
+        )
+    if unnumbered_steps:
+        notes.append(
+            Message(
+                "ranks {ranks}: the layer of each grouped matmul is uncertain in steps {steps}, as"
+                " of an evaluation: figures of layers are of the other steps",
+                ranks=few_numbers(sorted(unnumbered_steps)),
+                steps=few_numbers(sorted(set().union(*unnumbered_steps.values()))),
             )
         )
     return rows

@@ -30,6 +30,7 @@ from ..points import Flags, Integers
 from .payloads import payloads
 
 Floats = NDArray[np.float64]
+_UNEVEN, _ALIKE = 1.1, 1e-3  # bytes of pairs: most by least; their times: what they differ by
 _LOADS = """
     select rank, step, layer, expert, sum(tokens) as tokens from expert_load
     where expert is not null and tokens is not null and run = ? and capture = ?
@@ -71,6 +72,11 @@ def experts(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
             refuse("ranks of an expert-parallel group do not run the same kernels")
         members = len(group.members)
         sent, took = matrices(job, group, moved)
+        if are_staged(sent, took):
+            refuse(
+                "all-to-alls seem to go in stages over hosts: what each rank takes to send its"
+                " tokens to each other one is not known"
+            )
         is_dispatch = _spread(sent.sum(axis=2)) <= _spread(sent.sum(axis=1))
         homes = np.where(is_dispatch[:, None], sent.sum(axis=2), sent.sum(axis=1))
         tokens, key = _of_kernels(group, of_op, key_of_op)
@@ -169,6 +175,17 @@ def matrices(job: CaptureJob, group: ExchangeGroup, moved: pl.DataFrame) -> tupl
     stay = np.maximum(whole - sent.sum(axis=2), 0)
     sent[:, np.arange(count), np.arange(count)] = stay
     return sent, took
+
+
+def are_staged(sent: Floats, took: Floats) -> bool:
+    """Whether transfers do not tell what pairs take: every member has another one that it never
+    sends to, or all last alike, whatever they move."""
+    pairs = ~np.eye(sent.shape[1], dtype=bool)
+    never = (sent.sum(axis=0) == 0) & pairs
+    moved, spent = sent[:, pairs], took[:, pairs]
+    is_uneven = (moved.max(axis=1) > _UNEVEN * moved.min(axis=1)) & (spent.max(axis=1) > 0)
+    is_alike = np.ptp(spent, axis=1) <= _ALIKE * spent.max(axis=1)
+    return bool(never.any(axis=1).all() or (is_uneven.any() and is_alike[is_uneven].all()))
 
 
 def _places(

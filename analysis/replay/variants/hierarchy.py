@@ -11,7 +11,7 @@ from npuscope.errors import CannotAnswer
 
 from ..captures import CaptureJob, Other
 from ..changes import Change
-from .experts import exchange_groups, exchanges, matrices
+from .experts import are_staged, exchange_groups, exchanges, matrices
 from .payloads import payloads
 
 _HOSTS = "select rank, host_name from ranks where run = ? and capture = ?"
@@ -43,6 +43,8 @@ def hierarchical(
         if not group.exchanges.size or "" in names or (counts != counts[0]).any():
             refuse("groups must have as many ranks on each of their hosts, all running the same")
         sent, took = matrices(job, group, moved)
+        if are_staged(sent, took):
+            refuse("its all-to-alls seem to go in stages already")
         groups.append((group, at, sent * ~np.eye(len(at), dtype=bool), took))
     if not groups:
         refuse("no group of this kind spans several hosts, so there is nothing to stage")

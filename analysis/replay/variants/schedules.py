@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import duckdb
+import numpy as np
 
 from npuscope.errors import CannotAnswer, UsageError
 from npuscope.messages import Message
@@ -13,6 +14,7 @@ from ...pipeline.passes import pipeline
 from ...pipeline.tries import Ready, asked_tries, pipeline_tries, ready
 from ..captures import CaptureJob, Other
 from ..changes import Change
+from ..points import Integers
 
 
 def schedule(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
@@ -31,7 +33,7 @@ def schedule(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change
 
 def refuse_beside(job: CaptureJob, own: Other, change: Change) -> None:
     """Raises UsageError beside other changes: passes are executed as measured."""
-    if own.waits is not job.waits or own.added_ns:
+    if own.waits is not job.waits or np.any(own.added_ns):
         raise UsageError(
             Message(
                 "{change}: passes run as measured here: this change stands alone",
@@ -50,8 +52,6 @@ def execute_order(
 ) -> Other:
     """Its passes in another order, or in the same one with other micro-batches. Raises CannotAnswer
     where its step is not known."""
-    # Evaluation steps, which the mean step counts, stay as they are.
-    share = min(measured.pipeline.passes["step"].n_unique() / len(job.usual), 1.0)
     rows = pipeline_tries(measured, asked_tries(measured, name, micro_batches))
     predicted, low, high = (rows[f"predicted_{one}_ns"] for one in ("step", "low", "high"))
     if predicted[1] is None:
@@ -63,9 +63,16 @@ def execute_order(
                 name=name,
             )
         )
+    # Evaluation steps, which the mean step counts, stay as they are.
+    trains = np.array([step not in job.forward for step in job.ops.steps], np.int64)
+
+    def of_training(ns: float) -> Integers:
+        return trains * round(ns)
+
     return replace(
-        own.unsure_by(share * (predicted[1] - low[1]), share * (high[1] - predicted[1])),
-        added_ns=round(share * (predicted[1] - predicted[0])),
+        own,
+        added_ns=of_training(predicted[1] - predicted[0]),
+        unsure_ns=(of_training(predicted[1] - low[1]), of_training(high[1] - predicted[1])),
         added_as="schedule" if micro_batches is None else "micro-batches",
         micro_batches=None
         if micro_batches in (None, measured.measured.micro_batches)

@@ -147,6 +147,7 @@ PER_DEVICE = frozenset({
 _GROUPS = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?"
 _PLAIN = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,4})?"
 _NUMBER = rf"[-+]?(?:{_GROUPS}|{_PLAIN}|[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)"
+_OPEN = re.compile(r"[\d.,eE+-]+$")
 _WHOLE_NUMBER = re.compile(rf"({_NUMBER})\s*(%?)")
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ITERATION = re.compile(r"\biteration(?::?\s+(\d{1,18})\s*/\s*\d{1,18}|:\s*(\d{1,18}))\s*\|")
@@ -183,9 +184,10 @@ class LogEntry:
 def parse(line: bytes, *, is_ended: bool = True) -> Iterator[LogEntry]:
     """The steps that a line tells of: several where writers got in each other's way.
 
-    Of a line that has not ended only what is certainly whole counts: it may still be written.
+    Of a line that has not ended only what is certainly whole counts, as it may still be written or
+    was cut off: no number that it ends with.
     """
-    text = _plain(line)
+    text = _plain(line) if is_ended else _OPEN.sub("", _plain(line))
     if "np." in text or "numpy." in text or "tensor(" in text:
         text = _WRAPPER.sub(r"\1", text)
     starts = list(_ITERATION.finditer(text)) if "iteration" in text else []
@@ -198,12 +200,12 @@ def parse(line: bytes, *, is_ended: bool = True) -> Iterator[LogEntry]:
     record = _RECORD.search(text) if "{" in text else None
     if record:
         yield from _record(record[0])
-    elif is_ended and "Epoch:[" in text and (epoch := MINDFORMERS.search(text)):
+    elif "Epoch:[" in text and (epoch := MINDFORMERS.search(text)):
         # Steps begin again in each epoch.
         number = (int(epoch[1]) - 1) * int(epoch[3]) + int(epoch[2])
         pairs = _FORMERS_PAIR.findall(_FORMERS_TIME.sub("per_step_time:", epoch[4]))
         yield from _entries_of(number, pairs, text[: epoch.start()])
-    elif is_ended and (step := _STEP.search(text)):
+    elif step := _STEP.search(text):
         pairs = [(key.lower(), value) for key, value in _PAIR.findall(text[step.end() :])]
         if not {"loss", "timing_s/step", "timing_s/gen"}.isdisjoint(dict(pairs)):
             yield from _entries_of(int(step[1]), pairs, text[: step.start()])

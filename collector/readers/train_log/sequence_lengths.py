@@ -60,11 +60,11 @@ def read_lengths(folder: Path) -> pl.DataFrame:
         rank = int(match[1]) if match else 0
         with open_regular(path) as file:
             for number, line in enumerate(file):
-                if not line.endswith(b"\n"):
-                    continue  # still being written
                 try:
                     one = _LINES.decode(line)
                 except msgspec.DecodeError as error:
+                    if not line.endswith(b"\n"):
+                        continue  # still being written
                     raise TraceFormatError(path, f"line {number + 1}", str(error)) from error
                 place = rank if one.dp is None else one.dp
                 if holder.setdefault(place, rank) == rank:

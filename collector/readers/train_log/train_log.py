@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -35,6 +35,7 @@ SCHEMA: dict[str, type[pl.DataType]] = {"step": pl.Int64, **dict.fromkeys(_COLUM
 _BLOCK_BYTES = 8 << 20
 # Whatever is longer is no line of a trainer.
 _LINE_BYTES = 1 << 16
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
 # Where `log_history` is looked for, and the most that is read of what has one.
 _HEAD_BYTES, _STATE_BYTES = 1 << 16, 256 << 20
 _CHUNK_ROWS = 10_000
@@ -69,7 +70,21 @@ def read_log(
     log = log_so_far(log_rows, path, former)
     if log.rows.is_empty():
         raise _nothing_logged(path)
-    return log
+    return replace(log, notes=(*log.notes, *earlier_log(Path(path))))
+
+
+def earlier_log(path: Path) -> list[str]:
+    """That a log was rotated, where the part before it lies beside it: a sentence."""
+    former = path.with_name(f"{path.name}.1")
+    if not former.is_file():
+        return []
+    return [
+        Message(
+            "{former} beside {file} may hold what was logged before it, and is not read: put both"
+            " into one file, the older first",
+            former=former.name, file=path.name,
+        )
+    ]  # fmt: skip
 
 
 def read_lines(
@@ -346,6 +361,11 @@ def _history(file: BinaryIO) -> bytes:
 
 
 def _nothing_logged(path: str | Path) -> TraceFormatError:
+    if Path(path).is_file():
+        with open_regular(path) as file:
+            head = file.read(8)
+        if head.startswith(_COMPRESSED):
+            return TraceFormatError(path, "a compressed file", "unpack it, and give the text")
     return TraceFormatError(
         path,
         "no logged step",

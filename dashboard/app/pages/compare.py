@@ -155,8 +155,8 @@ with origin:
             "name": say("of"), "change": say("by"), "a_ns": "A", "b_ns": "B", "delta_ns": "B - A"
         },
     )  # fmt: skip
-    if comparison.facts:
-        facts = [{"fact": fact, "a": a, "b": b} for fact, (a, b) in comparison.facts.items()]
+    if comparison.changes:
+        facts = [{"fact": fact, "a": a, "b": b} for fact, (a, b) in comparison.changes.items()]
         page.table(pl.DataFrame(facts), name="changed_facts", title="What else differs",
                    titles={"a": "A", "b": "B"})  # fmt: skip
 with real:

@@ -3,6 +3,7 @@
 import polars as pl
 import streamlit as st
 
+from npuscope.analysis import query
 from npuscope.analysis.findings.gains import why_refused
 from npuscope.analysis.replay.before_after import before_after
 from npuscope.analysis.wording import ms, percent
@@ -122,4 +123,4 @@ with beside:
         page.figure(figure, key=f"whatif_lanes_{is_after}", name="whatif_lanes")
     if not answer.has_all:
         page.text("Only the longest operations are drawn.")
-page.notes(answer.notes)
+page.notes([*answer.notes, *page.frame(query.notes, rank=None, step=None), *page.warnings])

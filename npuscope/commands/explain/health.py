@@ -115,6 +115,7 @@ def health(
     from npuscope.analysis.health.health import spike_change
     from npuscope.analysis.health.speculation import health_speculation
     from npuscope.analysis.query import rows
+    from npuscope.collector.readers.train_log.train_log import earlier_log
     from npuscope.dashboard.terminal.health_tables import (
         dropped_table,
         health_tables,
@@ -139,6 +140,7 @@ def health(
             other = _of_log(against)
             changes = [spike_change(run, other, name) for name in ("grad_norm", "loss")]
         notes = [*unknown, *(str(one["text"]) for one in changes)]
+        notes += earlier_log(request.source.path) + (earlier_log(against) if against else [])
         more = _post_training(run, cards, rollout_cards, {supernodes: run, **_logs(scaling or [])})
         more |= {"speculation": speculation, "captures": captures, "dropped": dropped}
         if request.json:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from npuscope.commands.command import Request, TopOrAll, command
+from npuscope.commands.command import Request, TopOrAll, command, notes_of
 
 if TYPE_CHECKING:
     from npuscope.analysis.replay.changes import Change
@@ -44,7 +44,8 @@ def replay(request: Request) -> None:
         compare_ranks(data)
         job = captures.capture_job(data.con, scope)
         rows = captures.replay(job)
-        request.answer("replay", rows, captures.replay_notes(job, rows), replay_table)
+        notes = captures.replay_notes(job, rows) + notes_of(data, scope)
+        request.answer("replay", rows, notes, replay_table)
 
 
 @command("run", "capture")
@@ -81,12 +82,15 @@ def critical_path(
         if top is not None:
             rows = rows.group_by("step", maintain_order=True).head(top).select(rows.columns)
         notes = captures.replay_notes(job, captures.replay(job))
+        if not slack and not runner_up:
+            notes += gap_notes(job)
+        notes += notes_of(data, scope)
         if slack:
             request.answer("operation_slack", rows, notes, slack_table)
         elif runner_up:
             request.answer("runner_up_path", rows, notes, runner_up_table)
         else:
-            request.answer("critical_path", rows, [*notes, *gap_notes(job)], critical_path_table)
+            request.answer("critical_path", rows, notes, critical_path_table)
 
 
 @command("run", "capture")
@@ -143,5 +147,6 @@ def _of_capture(request: Request, changes: list[Change]) -> None:
         compare_ranks(data)
         job = capture_job(data.con, scope)
         rows = whatif_steps(data.con, job, changes)
-        work = changed_work(data.con, job, changes, rows.row(-1, named=True))
-        request.answer("whatif_steps", rows, work + whatif_notes(job, changes), whatif_steps_table)
+        notes = changed_work(data.con, job, changes, rows)
+        notes += whatif_notes(job, changes) + notes_of(data, scope)
+        request.answer("whatif_steps", rows, notes, whatif_steps_table)

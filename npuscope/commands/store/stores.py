@@ -120,7 +120,7 @@ def ingest(
     target, result, messages = bring_up_to_date(source)
     for message in messages:
         say(message)
-    read, same = len(result.outcomes), len(result.unchanged)
+    read, same = len(result.publications), len(result.unchanged)
     for warning in reading_warnings(target, scope=Scope(result.run)):
         say(f"warning: {warning}")
     share = f"shard {source.shard}: " if source.shard else ""

@@ -395,16 +395,16 @@ def test_each_setting_that_differs_is_a_fact() -> None:
 
     expanding = '{"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True", "HCCL_ALGO": "ring"}'
     found = compare(told("{}"), told(expanding, model='{"layers": "4"}'))
-    assert found.facts == {
+    assert found.changes == {
         "HCCL_ALGO": ("not set", "ring"),
         "PYTORCH_NPU_ALLOC_CONF": ("not set", "expandable_segments:True"),
     }
     deeper = compare(
         told(expanding, model='{"layers": "4", "hidden_size": "1"}'),
         told(expanding, "{}", model='{"layers": "8", "hidden_size": "1"}'),
-    ).facts
+    ).changes
     assert deeper["layers"] == ("4", "8") and deeper["HCCL_ALGO"] == ("ring", "not set, ring")
-    assert not compare(told("[[]]"), told('{"a": 1}')).facts  # none of ours
+    assert not compare(told("[[]]"), told('{"a": 1}')).changes  # none of ours
 
 
 def test_several_runs_are_refused() -> None:

@@ -34,8 +34,10 @@ ONE = Job(layers=2, pp=1, ep=4, memory=False, frequency=False, comm_tasks=False)
 
 
 @cache
-def figures(job: Job) -> tuple[float, list[dict[str, float]], list[str]]:
-    """Mean length of a step, cost of a step by stage (means over steps), and notes."""
+def figures(
+    job: Job, without: tuple[int, ...] = ()
+) -> tuple[float, list[dict[str, float]], list[str]]:
+    """Mean length of a step, cost of a step by stage (means over steps, but some), and notes."""
     with connection(job) as con:
         for name, rows in canonical_frames(job, tables=LOADS).items():
             con.register("_rows", rows.to_arrow())
@@ -43,6 +45,7 @@ def figures(job: Job) -> tuple[float, list[dict[str, float]], list[str]]:
             con.unregister("_rows")
         layers, notes = cost_answer.cost_rows(con, expert_rows(con))
         mean_ns = step_lengths(con).select(pl.col("step_ns").mean()).item()
+    layers = layers.filter(~pl.col("step").is_in(without))
     stages = cost.step_cost(layers).group_by("stage").agg(pl.col(SUMS).mean()).sort("stage")
     return mean_ns, stages.to_dicts(), notes
 
@@ -108,3 +111,12 @@ def test_a_warm_up_step_is_in_no_mean() -> None:
         return float(told)
 
     assert share(paused[2]) == pytest.approx(share(plain[2]), rel=0.03)
+
+
+def test_evaluation_steps_are_in_no_cost() -> None:
+    """A token passes a third of the products in them: every other step one, all cost 24 % less."""
+    job = Job(layers=1, pp=1, dp=2, ep=2, experts=4, micro_batches=4, steps=6, memory=False)
+    _, (plain,), _ = figures(job, without=(12, 14, 16))
+    _, (mixed,), _ = figures(replace(job, evaluate_every=2))
+    for name in SUMS:
+        assert mixed[name] == pytest.approx(plain[name], rel=0.03)

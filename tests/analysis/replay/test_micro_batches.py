@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from npuscope.analysis.replay.capture_what_if import changed_work
+from npuscope.analysis.replay.capture_what_if import changed_work, whatif_notes, whatif_steps
 from npuscope.analysis.replay.changes import parse_change
 from npuscope.analysis.replay.variants.micro_batches import _drawn
 from npuscope.analysis.wording import ms
 from npuscope.errors import CannotAnswer, UsageError
 from npuscope.sample_traces.generate import Job
+from npuscope.sample_traces.truth import step_lengths
 from tests.analysis.replay.replayed_jobs import (
     SLOW_RANK,
     SMALL,
@@ -53,6 +54,27 @@ def test_more_or_fewer_micro_batches_of_another_seed_as_they_ran(few: int, many:
 )  # fmt: skip
 def test_recognised_passes_tell_what_transfers_do_not(job: Job, many: int) -> None:
     check_pair(job, replace(job, micro_batches=many), f"micro_batches={many}", within=0.005)
+
+
+@pytest.mark.slow
+def test_evaluation_steps_stay_as_they_ran_and_no_gain_of_training_is_spread_over_them() -> None:
+    base = replace(SMALL, dp=1, ep=1, micro_batches=4, steps=4, first_step=13, evaluate_every=4)
+    job, change = replay_of(base), [parse_change("micro_batches=8")]
+    rows = whatif_steps(tables(base), job, change)
+    truth = step_lengths(replace(base, micro_batches=8))
+    for at, row in enumerate(rows[:-1].to_dicts()):
+        if base.evaluates(row["step"]):
+            assert row["predicted_step_ns"] == row["replayed_step_ns"]
+        else:
+            assert row["predicted_step_ns"] == pytest.approx(truth[at], rel=0.02)
+            assert row["predicted_low_ns"] <= truth[at] <= row["predicted_high_ns"]
+    predicted = rows[:3]["predicted_step_ns"].mean()
+    assert isinstance(predicted, float)
+    (work,) = changed_work(tables(base), job, change, rows)
+    assert ms(predicted / 8) in work
+    (told,) = [one for one in whatif_notes(job, change) if "as they ran" in one]
+    assert "(16)" in told
+    assert not any("as they ran" in one for one in whatif_notes(replay_of(SMALL), change))
 
 
 @pytest.mark.slow
@@ -100,9 +122,10 @@ def test_as_many_micro_batches_change_nothing_and_more_are_added() -> None:
     truth = true_step_ns(twice)
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.02)
     assert [one["part"] for one in more["saved"]] == ["micro-batches"]
-    works = [
-        changed_work(tables(SMALL), replay_of(SMALL), [parse_change(f"micro_batches={m}")], row)
-        for m, row in ((2, same), (3, more))
-    ]
+    works = []
+    for number in (2, 3):
+        change = [parse_change(f"micro_batches={number}")]
+        steps = whatif_steps(tables(SMALL), replay_of(SMALL), change)
+        works.append(changed_work(tables(SMALL), replay_of(SMALL), change, steps))
     assert works[0] == [] and "with 3 micro-batches in place of 2" in works[1][0]
     assert ms(more["predicted_step_ns"] / 3) in works[1][0]

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from npuscope.analysis.findings.findings import findings
+from npuscope.errors import CannotAnswer
 from npuscope.sample_traces.generate import Job
 from tests.analysis.replay.replayed_jobs import NOISY, mean_of, replay_of, tables, true_step_ns
 
@@ -44,3 +46,18 @@ def test_all_to_alls_in_two_stages_as_they_ran() -> None:
             row = mean_of(tables(slow), replay_of(slow), *told)
             assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.01)
             assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
+
+
+@pytest.mark.slow
+def test_what_goes_in_stages_already_is_not_balanced_by_pairs_of_ranks() -> None:
+    job = Job(
+        layers=1, pp=1, dp=4, ep=4, experts=8, micro_batches=2, memory=False, ranks_per_host=2,
+        hierarchical=True,
+    )  # fmt: skip
+    assert true_step_ns(replace(job, expert_skew=0.0)) < true_step_ns(job)
+    for word in ("experts:balanced", "hierarchical:ep"):
+        with pytest.raises(CannotAnswer, match="in stages"):
+            mean_of(tables(job), replay_of(job), word)
+    found = {one.name: one for one in findings(tables(job))}
+    assert "in stages" in str(found["expert_imbalance"].no_gain_reason)
+    assert all((one.predicted_gain_ns or 0) >= 0 for one in found.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,11 @@ def test_a_log_against_another(run: Run, tmp_path: Path) -> None:
     assert "97.0 % fewer spikes" in told.json()["notes"][0]
     shown = run("health", ours, "--against", theirs)
     assert "spike" in shown.out
-    assert "97.0 % fewer spikes" in shown.err
+    assert "97.0 % fewer spikes" in shown.err and "beside" not in shown.err
+    (tmp_path / "a.log.1").write_bytes(gzip.compress(ours.read_bytes()))
+    assert "a.log.1 beside a.log may hold what was logged before" in run("health", ours).err
+    refused = run("health", tmp_path / "a.log.1")
+    assert refused.code == 3 and "a compressed file: unpack it" in refused.err
 
 
 def test_steps_of_long_trainings_are_whole_and_unknown_ones_a_dash(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from npuscope.analysis.catalog import metric
+from npuscope.sample_traces.generate import small, write_job
 from tests.analysis.replay.phase_traces import Plan, write_trace
 from tests.cli.command import Run
 
@@ -101,6 +103,21 @@ def test_what_a_profile_does_not_tell_is_refused_in_a_sentence(
         refused = run("whatif", path, *words)
         assert (refused.code, refused.out) == (code, "") and told in refused.err
         assert len(refused.err.strip().splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_what_is_missing_is_told_as_by_all_commands(run: Run, tmp_path: Path) -> None:
+    job = small(dp=3, ep=1, steps=4, evaluate_every=4, memory=False)
+    write_job(job, tmp_path / "job", forms=("db",))
+    shutil.rmtree(sorted((tmp_path / "job").glob("*_ascend_pt"))[2])
+    told = run("steps", tmp_path / "job", "--json").json()["notes"]
+    assert any("missing" in note for note in told) and len(told) > 1
+    for words in (
+        ("replay",), ("critical-path",), ("critical-path", "--slack"),
+        ("critical-path", "--runner-up"), ("whatif", "host=0.5"),
+    ):  # fmt: skip
+        verb, *more = words
+        assert run(verb, tmp_path / "job", *more, "--json").json()["notes"][-len(told) :] == told
 
 
 @pytest.mark.slow

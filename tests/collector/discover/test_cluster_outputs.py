@@ -89,7 +89,7 @@ def test_rows_are_those_of_the_profiles(
 ) -> None:
     con, result = read(outputs / form)
 
-    assert result.is_complete and len(result.outcomes) == JOB.world_size
+    assert result.is_complete and len(result.publications) == JOB.world_size
     with closing(store.open(profiles / f"{form}-store")) as own:
         for table in COMPARED:
             mine, theirs = rows(con, table), rows(own, table)
@@ -150,7 +150,7 @@ def test_a_path_may_be_the_folder_its_parent_or_one_file(outputs: Path, tmp_path
         assert [source.rank for source in discover(path).ranks] == [0, 1, 2, 3]
     assert [source.rank for source in discover(moved).ranks] == [0, 1, 2, 3]
     result = ingest(folder, tmp_path / "store")
-    assert (result.run, len(result.outcomes)) == ("text", 4)
+    assert (result.run, len(result.publications)) == ("text", 4)
 
 
 def test_profiles_beside_them_win(
@@ -185,12 +185,12 @@ def test_ranks_beside_the_table_of_steps_are_told(outputs: Path, tmp_path: Path)
 
     result = ingest(tmp_path, tmp_path / "store")
 
-    assert [outcome.rank for outcome in result.outcomes] == [0, 1, 2]
+    assert [outcome.rank for outcome in result.publications] == [0, 1, 2]
     told = "figures of ranks without a row in the table of steps are left out: 3"
-    assert all(told in outcome.warnings for outcome in result.outcomes)
+    assert all(told in outcome.warnings for outcome in result.publications)
     # A choice of ranks makes no strangers of the others.
     chosen = ingest(tmp_path, tmp_path / "other", selection=parse_selection(ranks="1"))
-    assert [outcome.warnings for outcome in chosen.outcomes] == [()]
+    assert [outcome.warnings for outcome in chosen.publications] == [()]
 
 
 def test_groups_alone_are_no_input(outputs: Path, tmp_path: Path) -> None:
@@ -268,10 +268,10 @@ def test_an_unchanged_folder_is_not_read_again(outputs: Path, tmp_path: Path) ->
     path.touch()  # another time, the same content
 
     again = ingest(tmp_path, tmp_path / "store")
-    assert (len(again.outcomes), len(again.unchanged)) == (0, 4)
+    assert (len(again.publications), len(again.unchanged)) == (0, 4)
 
     path.write_text(path.read_text().replace("0.0056", "0.0057"))
-    assert len(ingest(tmp_path, tmp_path / "store").outcomes) == 4
+    assert len(ingest(tmp_path, tmp_path / "store").publications) == 4
     assert not list((tmp_path / "store").glob("run=*/capture=*/.tmp-*"))
     assert {len(m.sources) for m in manifests(tmp_path / "store")} == {4}
 
@@ -381,6 +381,6 @@ def test_a_damaged_database_is_told(outputs: Path, tmp_path: Path) -> None:
 
     result = ingest(tmp_path, tmp_path / "store")
 
-    assert len(result.outcomes) == 4 and not result.is_complete
+    assert len(result.publications) == 4 and not result.is_complete
     assert {Path(file).name for _, file, _ in result.unread_files} == {"cluster_analysis.db"}
     assert look_at(folder).ranks == (0, 1, 2, 3)

@@ -41,7 +41,7 @@ def test_a_thousand_ranks_are_taken_apart_once(tmp_path: Path) -> None:
     )
     seconds = perf_counter() - began
 
-    assert len(result.outcomes) == 3
+    assert len(result.publications) == 3
     with closing(store.open(tmp_path / "store")) as con:
         found = con.execute(
             "select rank, count(*), any_value(p.computing_ns), any_value(len(global_ranks))"

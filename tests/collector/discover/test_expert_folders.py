@@ -40,11 +40,11 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def profiles(jobables: Path, tmp_path: Path) -> Path:
+def profiles(job: Path, tmp_path: Path) -> Path:
     """A folder of the same profiles that a test may add to."""
     folder = tmp_path / "job"
     folder.mkdir()
-    for child in jobables.glob("*_ascend_pt"):
+    for child in job.glob("*_ascend_pt"):
         (folder / child.name).symlink_to(child)
     return folder
 
@@ -72,7 +72,7 @@ def test_a_folder_beside_the_profiles_is_found(read: Any, profiles: Path, tmp_pa
     write_deployment(hook / "expert_map.json", [[[0, 1], [2, 3]]])
     # It came later: the one rank that holds it is read again.
     result = read()
-    assert result.is_complete and [outcome.rank for outcome in result.outcomes] == [0]
+    assert result.is_complete and [outcome.rank for outcome in result.publications] == [0]
     assert rows(tmp_path) == [(0, *row) for row in expert_load(JOB)]
     placed = store.query(tmp_path / "store", "select rank, device, slot, expert from"
                          " expert_placement order by all").rows()  # fmt: skip
@@ -86,20 +86,20 @@ def test_a_folder_beside_the_profiles_is_found(read: Any, profiles: Path, tmp_pa
     # A running job counts on: that alone is no reason to read the rank again.
     with (hook / "rank0.jsonl").open("a") as file:
         file.write(line(14, 0, [1, 1, 1, 1]))
-    assert read().outcomes == ()
+    assert read().publications == ()
 
 
 @pytest.mark.slow
 def test_it_is_read_anew_when_it_is_named(read: Any, tmp_path: Path) -> None:
     hook = write_hook(JOB, tmp_path / "elsewhere")
-    assert len(read(hook).outcomes) == 2 and len(rows(tmp_path)) == 8
-    assert read(hook).outcomes == () and read().outcomes == ()
+    assert len(read(hook).publications) == 2 and len(rows(tmp_path)) == 8
+    assert read(hook).publications == () and read().publications == ()
     for rank in range(2):
         with (hook / f"rank{rank}.jsonl").open("a") as file:
             file.write(line(14, 0, [1, 1, 1, rank]))
-    assert read().outcomes == () and len(rows(tmp_path)) == 8
+    assert read().publications == () and len(rows(tmp_path)) == 8
     result = read(hook)
-    assert [outcome.rank for outcome in result.outcomes] == [0]
+    assert [outcome.rank for outcome in result.publications] == [0]
     assert rows(tmp_path)[-1] == (0, 14, 0, 3, 1)
     # Dumps instead of it.
     dump = write_dump(tmp_path / "dump", {"decode_0": [[1, 2]]}, num_moe_layers=1)
@@ -119,9 +119,9 @@ def test_parts_in_each_ranks_profile_are_merged(read: Any, profiles: Path, tmp_p
     second.mkdir()
     (hook / "rank1.jsonl").rename(second / "rank1.jsonl")
     result = read()
-    assert [outcome.rank for outcome in result.outcomes] == [0]
+    assert [outcome.rank for outcome in result.publications] == [0]
     assert rows(tmp_path) == [(0, *row) for row in expert_load(JOB)]
-    assert read().outcomes == ()
+    assert read().publications == ()
     facts = expert_facts(manifests(tmp_path / "store")[0])
     assert facts is not None and facts.ranks_count == 2
     assert read(force=True).is_complete
@@ -134,7 +134,7 @@ def test_what_was_read_of_a_folder_that_is_gone_stays(read: Any, tmp_path: Path)
     read(hook)
     for file in hook.iterdir():
         file.unlink()
-    assert read().outcomes == () and len(rows(tmp_path)) == 8
+    assert read().publications == () and len(rows(tmp_path)) == 8
     result = read(selected={"stacks": True})
     assert [outcome.rank for outcome in result.failures] == [0] and len(rows(tmp_path)) == 8
     assert "rank0.jsonl" in result.failures[0].error and "--force" in result.failures[0].error
@@ -149,7 +149,7 @@ def test_one_that_cannot_be_read_spoils_nothing(read: Any, profiles: Path, tmp_p
     hook.mkdir()
     (hook / "rank0.jsonl").write_text("no counts\n")
     result = read()
-    assert not result.failures and len(result.outcomes) == 2 and rows(tmp_path) == []
+    assert not result.failures and len(result.publications) == 2 and rows(tmp_path) == []
     assert [(rank, Path(path).name) for rank, path, _ in result.unread_files] == [
         (0, "tokens_per_expert")
     ]

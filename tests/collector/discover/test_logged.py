@@ -65,7 +65,7 @@ def rows(tmp_path: Path) -> list[tuple[Any, ...]]:
 @pytest.mark.slow
 def test_the_lowest_rank_of_the_capture_holds_it(read: Any, log: Path, tmp_path: Path) -> None:
     result = read(log)
-    assert result.is_complete and len(result.outcomes) == 2
+    assert result.is_complete and len(result.publications) == 2
     found = rows(tmp_path)
     assert [(rank, step) for rank, step, _ in found] == [(0, step) for step in range(1, 31)]
     assert found[13] == (0, 14, 50.0)
@@ -87,12 +87,12 @@ def test_it_is_read_anew_when_it_changed_and_kept_when_it_is_not_named(
     read: Any, log: Path, tmp_path: Path
 ) -> None:
     read(log)
-    assert [len(part) for part in (read(log).outcomes, read().outcomes)] == [0, 0]
+    assert [len(part) for part in (read(log).publications, read().publications)] == [0, 0]
     log.write_text(log.read_text() + line(31, 700.0))
     # A running job logs on: that alone is no reason to read the rank again.
-    assert read().outcomes == () and len(rows(tmp_path)) == 30
+    assert read().publications == () and len(rows(tmp_path)) == 30
     result = read(log)
-    assert [outcome.rank for outcome in result.outcomes] == [0]
+    assert [outcome.rank for outcome in result.publications] == [0]
     assert rows(tmp_path)[-1] == (0, 31, 0.7)
     log.write_text(line(5, 1.0))
     read(log)
@@ -114,13 +114,13 @@ def test_what_was_read_of_a_log_that_is_gone_stays(read: Any, log: Path, tmp_pat
     read(log)
     log.unlink()
     result = read()
-    assert result.is_complete and result.outcomes == () and len(rows(tmp_path)) == 30
+    assert result.is_complete and result.publications == () and len(rows(tmp_path)) == 30
     # More is asked of the ranks than they have: rank 0 cannot be read as well as it was.
     result = read(selected={"stacks": True})
     assert [outcome.rank for outcome in result.failures] == [0] and len(rows(tmp_path)) == 30
     assert log.name in result.failures[0].error and "--force" in result.failures[0].error
     assert read(force=True).is_complete and rows(tmp_path) == []
-    assert read().outcomes == ()
+    assert read().publications == ()
 
 
 @pytest.mark.slow

@@ -86,8 +86,8 @@ def test_a_shard_that_starts_again_reads_nothing_twice(source: Path, tmp_path: P
     first = ingest(source / "source", tmp_path / "s", run="job", shard=Shard(1, 3))
     again = ingest(source / "source", tmp_path / "s", run="job", shard=Shard(1, 3))
 
-    assert not again.outcomes
-    assert {m.rank for m in again.unchanged} == {o.rank for o in first.outcomes} != set()
+    assert not again.publications
+    assert {m.rank for m in again.unchanged} == {o.rank for o in first.publications} != set()
 
 
 def test_more_shards_than_ranks(write_profile: WriteProfile, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_more_shards_than_ranks(write_profile: WriteProfile, tmp_path: Path) -> 
         ingest(tmp_path / "source", tmp_path / "s", run="job", shard=Shard(n, 3)) for n in (2, 1, 0)
     ]
 
-    assert [len(result.outcomes) for result in results] == [0, 0, 1]
+    assert [len(result.publications) for result in results] == [0, 0, 1]
     assert all(result.is_complete for result in results)
 
 

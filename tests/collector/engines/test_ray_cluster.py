@@ -61,7 +61,7 @@ def source(tmp_path_factory: pytest.TempPathFactory, write_profile: WriteProfile
     for rank in range(RANKS):
         write_profile(folder / "source" / f"host_{rank}_ascend_pt", rank)
     result = ingest(folder / "source", folder / "store", run="job", summarise=summarise)
-    assert len(result.outcomes) == RANKS
+    assert len(result.publications) == RANKS
     return folder
 
 
@@ -83,7 +83,7 @@ def test_sixty_four_ranks_on_two_nodes_make_the_same_store(
     )  # fmt: skip
 
     assert result.is_complete
-    assert len(result.outcomes) == RANKS
+    assert len(result.publications) == RANKS
     assert_equal_stores(source / "store", tmp_path / "s")
 
 
@@ -113,7 +113,7 @@ def test_a_node_killed_midway_costs_nothing_that_others_see(
 
     assert killed.is_set()
     assert result.is_complete
-    assert len(result.outcomes) == RANKS
+    assert len(result.publications) == RANKS
     assert_equal_stores(source / "store", target)
 
 
@@ -183,7 +183,7 @@ def test_each_rank_is_read_on_the_node_whose_disk_holds_it(cluster: Any, disks: 
 
     assert result.is_complete
     assert [m.rank for m in manifests(disks / "store")] == [0, 1, 2, 3]
-    assert sorted(o.rank for o in result.outcomes) == [0, 1, 2, 3]
+    assert sorted(o.rank for o in result.publications) == [0, 1, 2, 3]
     assert len(again.unchanged) == 4
     # The other node is away now: what it holds is not gone.
     alone = ingest(

@@ -38,7 +38,7 @@ def main():
             subprocess.run(["mount", "-o", f"remount,size={size}", sys.argv[2]], check=True)
         result = ingest(source, target, run="job", summarise=summarise, jobs=jobs)
         told.append({
-            "published": sorted(o.rank for o in result.outcomes),
+            "published": sorted(o.rank for o in result.publications),
             "unchanged": sorted(m.rank for m in result.unchanged),
             "failed": {o.rank: o.error for o in result.failures},
             "problems": [p.message for p in result.problems],

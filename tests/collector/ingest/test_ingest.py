@@ -74,7 +74,7 @@ def test_every_rank_is_published_with_its_keys(once: tuple[Path, Path, IngestRes
     _, target, result = once
 
     assert result.is_complete
-    assert len(result.outcomes) == 3
+    assert len(result.publications) == 3
     assert kernels_by_rank(target) == {0: 20, 1: 20, 2: 20}
     rows = store.query(target, "select distinct run, capture, rank from kernels order by rank")
     assert rows.rows() == [("job", "20250109T084754.000Z", rank) for rank in range(3)]
@@ -94,7 +94,7 @@ def test_an_unchanged_source_is_not_read_again(once_store: Path, full_store: Pat
 
     again = read(once_store, full_store)
 
-    assert not again.outcomes
+    assert not again.publications
     assert len(again.unchanged) == 3
     assert store.version(full_store) == before
 
@@ -104,7 +104,7 @@ def test_touched_files_with_the_same_content_are_not_read_again(source: Path, ta
     touched = next(source.rglob("kernel_details.csv"))
     os.utime(touched, ns=(1, 1))
 
-    assert not read(source, target).outcomes
+    assert not read(source, target).publications
 
     recorded = {s.path: s.mtime_ns for m in manifest.manifests(target) for s in m.sources}
     assert recorded[str(touched)] == 1
@@ -140,7 +140,7 @@ def test_ranks_whose_tables_are_damaged_are_read_again(
 
     again = read(once_store, full_store)
 
-    assert [one.rank for one in again.outcomes] == [0, 1, 2] and not again.failures
+    assert [one.rank for one in again.publications] == [0, 1, 2] and not again.failures
     assert kernels_by_rank(full_store) == {0: 20, 1: 20, 2: 20}
     assert len(read(once_store, full_store).unchanged) == 3
 
@@ -156,7 +156,7 @@ def test_a_file_of_another_name_with_the_same_rows_is_read(source: Path, target:
     heavy = next(source.rglob("host_1_ascend_pt/**/kernel_details.csv"))
     heavy.rename(heavy.with_name("kernel_details_1.csv"))
 
-    [again] = read(source, target).outcomes
+    [again] = read(source, target).publications
 
     assert again.rank == 1
     assert kernels_by_rank(target) == {0: 20, 1: 20, 2: 20}
@@ -178,10 +178,10 @@ def test_digests_of_the_other_kind_are_compared_as_what_they_are(
     monkeypatch.setattr(digests, "xxh3_128", None if had_fast else fast)
     again = read(source, target)
     # Without the extra nobody can tell whether the file is as it was: it is read again.
-    assert len(again.outcomes) == (1 if had_fast else 0)
+    assert len(again.publications) == (1 if had_fast else 0)
     touched.write_bytes(touched.read_bytes().replace(b"5", b"6", 1))
     os.utime(touched, ns=(2, 2))
-    assert len(read(source, target).outcomes) == 1
+    assert len(read(source, target).publications) == 1
 
 
 def test_a_change_replaces_its_rank_while_a_reader_works(
@@ -194,7 +194,7 @@ def test_a_change_replaces_its_rank_while_a_reader_works(
 
     result = read(source, target)
 
-    assert [outcome.rank for outcome in result.outcomes] == [1]
+    assert [outcome.rank for outcome in result.publications] == [1]
     assert kernels_by_rank(target) == {0: 20, 1: 1, 2: 20}
     old = reader.execute("select count(*) from kernels where rank = 1").fetchall()
     assert old == [(20,)], "who opened before keeps what was there"
@@ -396,7 +396,7 @@ def test_a_changed_rule_rebuilds_summaries_without_reading_sources(
 
     result = ruled("v2")
 
-    assert not result.outcomes
+    assert not result.publications
     assert counted("v2") == [(rank, 20, "v2") for rank in range(3)]
 
 
@@ -406,5 +406,5 @@ def test_a_corrected_reader_reads_old_ranks_again(
     read(source, target)
     monkeypatch.setattr(schema, "reading_digest", lambda: "corrected")
 
-    assert len(read(source, target).outcomes) == 3
-    assert not read(source, target).outcomes
+    assert len(read(source, target).publications) == 3
+    assert not read(source, target).publications

@@ -50,7 +50,7 @@ def test_processes_give_the_same_store_as_one(
 
     result = read(tmp_path / "source", tmp_path / "together", jobs=2)
 
-    assert len(result.outcomes) == 3
+    assert len(result.publications) == 3
     question = "select * exclude (run) from kernels order by rank, start_ns"
     alone = store.query(target, question)
     assert alone.equals(store.query(tmp_path / "together", question))
@@ -140,7 +140,9 @@ def test_a_kill_loses_nothing_published_and_the_next_ingest_goes_on(
 
     result = read(tmp_path / "source", target)
 
-    assert {o.rank for o in result.outcomes} == set(range(6)) - {m.rank for m in result.unchanged}
+    assert {o.rank for o in result.publications} == set(range(6)) - {
+        m.rank for m in result.unchanged
+    }
     assert {m.rank for m in result.unchanged} >= published
     assert kernels_by_rank(target) == dict.fromkeys(range(6), 5000)
     assert not list(target.rglob(".tmp-*")), "the dead process's folders are swept"

@@ -180,30 +180,30 @@ def test_stacks_are_kept_when_asked_for_only(tmp_path: Path, target: Path) -> No
     ((n_ops, n_stacks),) = store.query(target, stacks).rows()
     assert (n_ops > 0, n_stacks) == (True, 0)
 
-    assert len(read(tmp_path, target, Selection(stacks=True)).outcomes) == 1
+    assert len(read(tmp_path, target, Selection(stacks=True)).publications) == 1
     ((_, n_stacks),) = store.query(target, stacks).rows()
     assert n_stacks > 0
-    assert not read(tmp_path, target, Selection()).outcomes, "what is there is not taken away"
+    assert not read(tmp_path, target, Selection()).publications, "what is there is not taken away"
 
 
 @pytest.mark.slow
 def test_ranks_are_read_one_after_the_other(source: Path, target: Path) -> None:
     one = read(source, target, parse_selection(ranks="1"))
-    assert [o.rank for o in one.outcomes] == [1]
+    assert [o.rank for o in one.publications] == [1]
 
     with pytest.raises(UsageError, match=r"--ranks 9: none of them is below .*, which has 0-3"):
         read(source, target, parse_selection(ranks="9"))
     more = read(source, target, parse_selection(ranks="0-1,3-7"))
-    assert [o.rank for o in more.outcomes] == [0, 3]
+    assert [o.rank for o in more.publications] == [0, 3]
     assert more.absent == ((4, 7),)
     assert not more.drops
 
     on_the_way = read(source, target, None)
-    assert not on_the_way.outcomes, "a report undoes no choice"
+    assert not on_the_way.publications, "a report undoes no choice"
     assert [m.rank for m in on_the_way.unchanged] == [0, 1, 3]
 
     rest = read(source, target, Selection())
-    assert [o.rank for o in rest.outcomes] == [2]
+    assert [o.rank for o in rest.publications] == [2]
 
 
 @pytest.mark.slow
@@ -224,9 +224,9 @@ def test_a_verb_on_the_way_completes_nothing(source: Path, target: Path) -> None
     chosen = parse_selection(tables="memory", steps="12")
     read(source, target, chosen)
 
-    assert not read(source, target, None).outcomes
+    assert not read(source, target, None).publications
     assert {m.selection for m in manifests(target)} == {chosen}
-    assert len(read(source, target, Selection()).outcomes) == 4, "an explicit ingest does"
+    assert len(read(source, target, Selection()).publications) == 4, "an explicit ingest does"
     assert {m.selection for m in manifests(target)} == {Selection()}
 
 
@@ -259,7 +259,7 @@ def test_a_changed_rank_is_read_as_it_was_selected(
 
     result = read(copy, target, None)
 
-    assert len(result.outcomes) == 1
+    assert len(result.publications) == 1
     assert store.query(target, "select count(*) from kernels").item() == 0
 
 
@@ -280,10 +280,10 @@ def test_light_reads_small_files_and_then_whom_it_needs(source: Path, target: Pa
         assert not query.limits(con) or all("rank" in limit for limit in query.limits(con))
 
     again = read(source, target, parse_selection(light=True))
-    assert not again.outcomes
+    assert not again.publications
     assert again.representatives == result.representatives
-    assert not read(source, target, None).outcomes
-    assert len(read(source, target, Selection()).outcomes) == 4 - len(full)
+    assert not read(source, target, None).publications
+    assert len(read(source, target, Selection()).publications) == 4 - len(full)
 
 
 @pytest.mark.slow

@@ -170,7 +170,7 @@ def test_tasks_of_operations_without_operations_are_told(tmp_path: Path) -> None
             create table COMMUNICATION_TASK_INFO (globalTaskId integer, opId integer);
             insert into COMMUNICATION_TASK_INFO values (2, 1);
         """)
-    [rank] = ingest(tmp_path / "source", tmp_path / "store", summarise=summarise).outcomes
+    [rank] = ingest(tmp_path / "source", tmp_path / "store", summarise=summarise).publications
     assert any("communication of the steps is unknown" in warning for warning in rank.warnings)
     question = "select computing_ns, communication_ns, free_ns from step_summary"
     assert store.query(tmp_path / "store", question).rows() == [(1000, None, None)]
@@ -187,7 +187,7 @@ def test_operations_known_by_their_tasks_only_last_as_long_as_these(tmp_path: Pa
         opened.execute("drop table COMMUNICATION_OP")
         opened.commit()
 
-    outcomes = ingest(tmp_path / "job", tmp_path / "tasks", run="job").outcomes
+    outcomes = ingest(tmp_path / "job", tmp_path / "tasks", run="job").publications
 
     assert [any("tasks only" in w for w in o.warnings) for o in outcomes] == [True, False]
     hulls = store.query(tmp_path / "tasks", question).rows()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from npuscope.collector import schema
 from npuscope.collector.readers.train_log.log_facts import LogFacts
+from npuscope.collector.readers.train_log.log_lines import parse
 from npuscope.collector.readers.train_log.train_log import (
     TrainLog,
     read_log,
@@ -184,7 +185,16 @@ def test_a_line_that_was_cut_tells_what_is_whole(read: Any) -> None:
     glued = read(cut + megatron(12, 700) + "\n")
     assert (glued.rows["step"].to_list(), glued.rows["elapsed_s"].to_list()) == ([12], [0.7])
     torchtitan = "step: 1  loss: 8.5  tps: 900\nstep: 2  loss: 8.4  tps: 91"
-    assert read(torchtitan).rows["step"].to_list() == [1]
+    rows = read(torchtitan).rows
+    assert rows["step"].to_list() == [1, 2] and rows["loss"].to_list() == [8.5, 8.4]
+    assert rows["tokens_per_s"].to_list() == [900, None]
+    formers = "{ Epoch:[  1/  2], step:[    3/ 500], loss: 8.1, per_step_time: 512ms, lr: 1e-"
+    for end in range(len(formers)):
+        for one in parse(formers[:end].encode(), is_ended=False):
+            assert one.step == 3 and one.values.get("loss", 8.1) == 8.1
+            assert one.values.get("elapsed_s", 0.512) == 0.512 and "learning_rate" not in one.values
+    (one,) = parse(f"{formers}05, ".encode(), is_ended=False)
+    assert one.values == {"loss": 8.1, "elapsed_s": 0.512, "learning_rate": 1e-05}
     two = read(megatron(3) + megatron(4) + "\n")
     assert two.rows["step"].to_list() == [3, 4]
 

@@ -94,11 +94,11 @@ def test_words_of_one_rank_leave_room_for_those_of_the_next(
 
     read = ingest(source, tmp_path / "store", run="job", jobs=1)
 
-    assert read.is_complete and len(read.outcomes) > 1
+    assert read.is_complete and len(read.publications) > 1
     held = "select count(distinct rank) from {}"
     for table in ("counters", "host_ops"):
         [[found]] = store.query(tmp_path / "store", held.format(table)).iter_rows()
-        assert found == len(read.outcomes)
+        assert found == len(read.publications)
 
 
 def test_a_rank_that_cannot_be_read_leaves_its_batch(once: Path, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_rank_that_cannot_be_read_leaves_its_batch(once: Path, tmp_path: Path)
 
     result = ingest(source, tmp_path / "store", run="job", jobs=1)
 
-    assert [o.rank for o in result.failures] == [2] and len(result.outcomes) == RANKS - 1
+    assert [o.rank for o in result.failures] == [2] and len(result.publications) == RANKS - 1
     assert len({m.batch for m in manifests(tmp_path / "store")}) == 1
     assert kernels(tmp_path / "store") == {0: 20, 1: 20, 3: 20}
     assert not [*tmp_path.rglob(".tmp-*")]
@@ -153,7 +153,7 @@ def test_a_rank_read_again_supersedes_its_rows(
     write_profile(source / "r1_ascend_pt", 1, [(7, "new", "1736412474000001.000", "5.000")])
     result = ingest(source, target, run="job", jobs=1)
 
-    assert [o.rank for o in result.outcomes] == [1] and len(result.unchanged) == RANKS - 1
+    assert [o.rank for o in result.publications] == [1] and len(result.unchanged) == RANKS - 1
     assert kernels(target) == {0: 20, 1: 1, 2: 20, 3: 20}
     store.drop(target, manifests(target)[3])
     sweep(target, grace_s=-1)
@@ -203,7 +203,7 @@ def test_ranks_whose_listing_is_damaged_are_missing_until_they_are_read_again(
     write_index(capture_of(target))
     assert kernels(target) == {}
     result = ingest(once / "source", target, run="job", jobs=1)
-    assert result.is_complete and len(result.outcomes) == RANKS
+    assert result.is_complete and len(result.publications) == RANKS
     assert kernels(target) == dict.fromkeys(range(RANKS), 20)
 
 

@@ -127,7 +127,7 @@ def test_a_bucket_holds_what_a_folder_does(
     there = elsewhere(monkeypatch, tmp_path, "two")
     assert_equal_stores(whole, there)
     again = read(source, URL)
-    assert not again.outcomes and len(again.unchanged) == RANKS
+    assert not again.publications and len(again.unchanged) == RANKS
 
 
 def test_a_real_server_of_s3_holds_the_same(
@@ -189,7 +189,7 @@ def test_killed_at_any_put_and_resumed(
     assert seen == [0, 0, 1]
     objects.before_put = lambda key: None
     resumed = read(source, URL)
-    assert resumed.is_complete and len(resumed.outcomes) == RANKS - 1
+    assert resumed.is_complete and len(resumed.publications) == RANKS - 1
     assert_equal_stores(whole, elsewhere(monkeypatch, tmp_path, "last"))
 
 
@@ -208,7 +208,7 @@ def test_two_writers_and_a_reader(
     assert looks[-1] == expected
     assert all(expected[rank] == n for look in looks for rank, n in look.items()), looks
     assert_equal_stores(whole, elsewhere(monkeypatch, tmp_path, "third"))
-    assert not read(source, URL).outcomes
+    assert not read(source, URL).publications
 
 
 def test_a_reader_gets_the_new_rank_where_the_old_one_is_gone(

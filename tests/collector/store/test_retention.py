@@ -149,5 +149,5 @@ def test_a_capture_may_come_again(target: Path, tmp_path: Path) -> None:
 
     result = ingest(tmp_path / "source", target, run="job", summarise=summarise)
 
-    assert len(result.outcomes) == 2
+    assert len(result.publications) == 2
     assert store.query(target, "select count(*) from kernels").item() == 24

@@ -134,6 +134,9 @@ def test_quiet_is_by_a_clock_that_never_goes_back(
     folder = write_capture(tmp_path / "h_1_ascend_pt", 0, mark=None)
     for file in folder.rglob("*"):  # of a host whose clock is a day ahead
         os.utime(file, (2_000_000_000, 2_000_000_000))
+    seen = look_around(Folders(), (tmp_path,), quiet_s=5, once=True, tell=list[str]().append)
+    (waits,) = seen.waits.values()
+    assert waits.startswith("still being written, or dated ") and "ahead of this machine" in waits
     now_s = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now_s[0])
     folders, told = Folders(), list[str]()

@@ -140,7 +140,7 @@ def test_ranks_join_their_capture_whenever_they_come(
     assert ranks == [0, 1, 2]
     assert set(kernels(options.store).values()) == {N_KERNELS}
     result = ingest(root, options.store, run="job", summarise=summarise)
-    assert not result.outcomes and len(result.unchanged) == 4
+    assert not result.publications and len(result.unchanged) == 4
     assert state_of(options).captures_ingested_total == 2
 
 

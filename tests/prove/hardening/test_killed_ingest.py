@@ -181,5 +181,5 @@ def test_two_ingests_and_three_readers(
     assert all(len(seen) > 3 and max(seen) == RANKS for seen in looks)
     assert_equal_stores(whole, target)
     generations = [m.generation for m in manifests(target)]
-    assert not ingest(source, target, run="job", summarise=summarise, jobs=1).outcomes
+    assert not ingest(source, target, run="job", summarise=summarise, jobs=1).publications
     assert [m.generation for m in manifests(target)] == generations

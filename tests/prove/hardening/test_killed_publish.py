@@ -137,7 +137,7 @@ for _ in range(2):
     listed = [p.name for p in target.glob("run=*/capture=*/rank=*/2*")]
     told.append({
         "filled": (small / "filler").exists(), "errors": [o.error for o in result.failures],
-        "published": sorted(o.rank for o in result.outcomes),
+        "published": sorted(o.rank for o in result.publications),
         "changed": sorted(rank for rank in now if now[rank] != before[rank]),
         "kernels": dict(store.query(
             target, "select rank, count(*) from kernels group by rank").iter_rows()),
@@ -217,7 +217,7 @@ def test_killed_after_a_publishing(
     assert len(before) == published
     assert kernels(target) == {rank: kernels(whole)[rank] for rank in before}
     resumed = ingest(source, target, run="job", summarise=summarise, jobs=1)
-    assert resumed.is_complete and len(resumed.outcomes) == RANKS - published
+    assert resumed.is_complete and len(resumed.publications) == RANKS - published
     now = {m.rank: m.generation for m in manifests(target)}
     assert {rank: now[rank] for rank in before} == before
     assert kernels(target) == kernels(whole)

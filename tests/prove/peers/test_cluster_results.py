@@ -55,7 +55,7 @@ def test_the_tool_itself(tool: str, tmp_path: Path, form: ClusterForm) -> None:
     agreeing = {m for m, one in found.items() if one.agreeing_count == one.compared_count == 8}
     assert len(found) == 7 and agreeing >= found.keys() - BY_RULE[form]
     # Its results are read as those that we write in its place.
-    assert alone.is_complete and len(alone.outcomes) == 4
+    assert alone.is_complete and len(alone.publications) == 4
     write_cluster_output(captures(job), tmp_path / "ours", form)
     ingest(tmp_path / "ours", tmp_path / "ours-store")
     with closing(store.open(tmp_path / "results")) as theirs:

@@ -125,7 +125,7 @@ def test_one_bad_rank_spoils_no_other(tmp_path: Path) -> None:
     cut.write_bytes(good.read_bytes()[:-800])
     result = ingest(tmp_path / "in", tmp_path / "store", run="r")
 
-    assert sorted(outcome.rank for outcome in result.outcomes) == [0, 3]
+    assert sorted(outcome.rank for outcome in result.publications) == [0, 3]
     errors = {outcome.rank: str(outcome.error) for outcome in result.failures}
     assert errors.keys() == {1, 2}
     assert "empty file" in errors[1]

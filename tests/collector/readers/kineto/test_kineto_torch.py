@@ -76,8 +76,8 @@ def events_of(path: Path) -> tuple[int, list[dict[str, Any]]]:
     return trace["baseTimeNanoseconds"], [e for e in trace["traceEvents"] if e["ph"] == "X"]
 
 
-def test_recordings_of_two_processes(recordingsables: Path, tmp_path: Path) -> None:
-    result = ingest(recordingsables / "steps", tmp_path / "store", run="torch")
+def test_recordings_of_two_processes(recordings: Path, tmp_path: Path) -> None:
+    result = ingest(recordings / "steps", tmp_path / "store", run="torch")
     assert result.is_complete
     con = store.open(tmp_path / "store")
     ranks = con.execute(
@@ -103,7 +103,7 @@ def test_recordings_of_two_processes(recordingsables: Path, tmp_path: Path) -> N
         "select name, start_ns, dur_ns, thread_id from host_ops where kind <> 'api'"
     ).fetchall()
     expected = Counter[tuple[Any, ...]]()
-    for path in (recordingsables / "steps").glob("*.pt.trace.json"):
+    for path in (recordings / "steps").glob("*.pt.trace.json"):
         base_ns, events = events_of(path)
         expected.update(
             (e["name"], base_ns + int(e["ts"] * 1000), int(e["dur"] * 1000), e["tid"])
@@ -119,12 +119,12 @@ def test_recordings_of_two_processes(recordingsables: Path, tmp_path: Path) -> N
     con.close()
 
 
-def test_windows_are_those_of_the_sessions(recordingsables: Path, tmp_path: Path) -> None:
-    ingest(recordingsables / "steps", tmp_path / "store", run="torch")
+def test_windows_are_those_of_the_sessions(recordings: Path, tmp_path: Path) -> None:
+    ingest(recordings / "steps", tmp_path / "store", run="torch")
     con = store.open(tmp_path / "store")
     windows = con.execute("select window_start_ns, window_end_ns from ranks order by all")
     spans = []
-    for path in (recordingsables / "steps").glob("*.pt.trace.json"):
+    for path in (recordings / "steps").glob("*.pt.trace.json"):
         base_ns, events = events_of(path)
         [span] = [event for event in events if event["cat"] == "Trace"]
         start_ns = base_ns + int(span["ts"] * 1000)
@@ -133,9 +133,9 @@ def test_windows_are_those_of_the_sessions(recordingsables: Path, tmp_path: Path
     con.close()
 
 
-def test_what_export_chrome_trace_writes(recordingsables: Path, tmp_path: Path) -> None:
-    result = ingest(recordingsables / "trace_1.json.gz", tmp_path / "store", run="torch")
-    assert [(one.rank, one.warnings) for one in result.outcomes] == [(1, ())]
+def test_what_export_chrome_trace_writes(recordings: Path, tmp_path: Path) -> None:
+    result = ingest(recordings / "trace_1.json.gz", tmp_path / "store", run="torch")
+    assert [(one.rank, one.warnings) for one in result.publications] == [(1, ())]
     con = store.open(tmp_path / "store")
     assert con.execute("select count(*) from host_ops where name = 'aten::mm'").fetchall() == [(1,)]
     open_views(con)  # of the host's side alone there is no step; doctor says what to record

@@ -19,7 +19,9 @@ from npuscope.analysis.replay.changes import parse_change
 from npuscope.cli import app
 from npuscope.dashboard.app.state import Choices, KnownCapture, move_view, params_of, view_of
 from npuscope.dashboard.figures.what_if import saved_figure
+from npuscope.sample_traces.generate import small
 from tests.analysis.replay.replayed_jobs import SMALL, replay_of, tables
+from tests.dashboard.app.published_jobs import publish_job
 from tests.dashboard.app.visited_pages import figures, visit
 
 
@@ -60,6 +62,13 @@ def test_the_page_shows_what_the_command_prints(
     # In the command's words, which are true: launches were recorded.
     visited.text_input[0].set_value("cause:far_node=0").run()
     assert "no launch is slower on cores far from its device" in visited.info[0].value
+
+
+@pytest.mark.slow
+def test_what_the_capture_lacks_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    publish_job(tmp_path / "store", small(dp=3, ep=1), "c1", published_s=1.0, ranks=(0, 1))
+    words = page_text(visit(monkeypatch, tmp_path / "store", page="whatif", change="kernel:*=0.9"))
+    assert "rank 2 of 3 missing" in words
 
 
 def test_a_change_in_the_url_is_a_change_or_nothing() -> None:
