@@ -485,8 +485,7 @@ def test_watching_fills_a_bucket(used: Objects, source: Path) -> None:
 
 
 def test_questions_of_other_programs_reach_a_bucket(used: Objects) -> None:
-    from mcp import Client
-    from mcp.client.stdio import StdioServerParameters
+    from mcp import Client, StdioServerParameters
 
     async def asked() -> str:
         server = StdioServerParameters(
