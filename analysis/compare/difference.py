@@ -426,7 +426,7 @@ def _what_would_tell(result: Comparison) -> Message:
 def unit_of(a: Side, b: Side) -> Literal["step", "capture"]:
     """What is counted as one observation: a step of the job, or a capture where a side has several
     (their steps are not independent of each other)."""
-    several = any(side.captures().height > 1 for side in (a, b))
+    several = any(side.captures.height > 1 for side in (a, b))
     return "capture" if several else "step"
 
 
@@ -440,7 +440,7 @@ def estimate(a: Side, b: Side, measure: str) -> Estimate:
     """
     unit = unit_of(a, b)
     ours, theirs = (
-        (side.captures() if unit == "capture" else side.steps)[measure].drop_nulls()
+        (side.captures if unit == "capture" else side.steps)[measure].drop_nulls()
         for side in (a, b)
     )
     mean_a, mean_b = (_figure(side.mean()) for side in (ours, theirs))

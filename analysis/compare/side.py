@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -91,7 +92,7 @@ GPU = "kineto"
 Key = Literal["stage", "rank"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Side:
     """What one or several captures tell.
 
@@ -114,7 +115,7 @@ class Side:
     @property
     def step_ns(self) -> int:
         """Time of a mean step of the job: of captures alike, each the mean of its steps."""
-        return round(float(self.captures().select(pl.col("step_ns").mean()).item() or 0))
+        return round(float(self.captures.select(pl.col("step_ns").mean()).item() or 0))
 
     @property
     def ranks_per_token(self) -> float | None:
@@ -129,8 +130,9 @@ class Side:
         }
         return replace(self, kernels=kernels_of_steps[None], at=at)
 
+    @cached_property
     def captures(self) -> pl.DataFrame:
-        """The mean step of each capture."""
+        """The mean step of each capture; each measure that is compared asks for it."""
         values = [n for n in ("step_ns", *MEASURES, PER_TOKEN) if n in self.steps.columns]
         return self.steps.group_by("run", "capture", maintain_order=True).agg(pl.col(values).mean())
 
@@ -238,7 +240,7 @@ def together(sides: list[Side]) -> Side:
         raise UsageError(
             "one side has the same capture twice, to the ns: give others of the same job"
         )
-    counts = [side.captures().height for side in sides]
+    counts = [side.captures.height for side in sides]
 
     def mean(frames: list[pl.DataFrame], by: list[str], values: list[str]) -> pl.DataFrame:
         weighed = [

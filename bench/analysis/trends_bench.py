@@ -16,7 +16,6 @@ from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 
 from bench.measure import arguments, commit, report, table
 from npuscope.analysis.compare.change_points import change_points
@@ -33,6 +32,8 @@ def noise(dice: np.random.Generator, count: int, rho: float) -> Floats:
     """A level of 1 with noise, of which each value follows the one before."""
     values = dice.standard_normal(count + _SETTLING)
     if rho:
+        from scipy.signal import lfilter  # takes 0.7 CPU-s of whoever imports this module
+
         values = lfilter([np.sqrt(1 - rho * rho)], [1, -rho], values)
     level: Floats = np.exp(NOISE * values[_SETTLING:])
     return level

@@ -71,7 +71,7 @@ def test_where_others_decide_no_gain_is_told(real_stores: Callable[[str], Path])
     assert "not captured" in str(found.no_gain_reason)
 
 
-def check_first(base: Job, name: str, change: str, **cause: Any) -> None:
+def check_first(base: Job, name: str, change: str, **cause: Any) -> Finding:
     """The first finding names the cause, and what it gains is what the job takes less without."""
     first = findings(tables(replace(base, **cause)))[0]
     truth_ns = true_step_ns(replace(base, **cause)) - true_step_ns(base)
@@ -80,6 +80,7 @@ def check_first(base: Job, name: str, change: str, **cause: Any) -> None:
     assert low_ns <= truth_ns <= high_ns
     assert gain_ns == pytest.approx(truth_ns, abs=0.015 * true_step_ns(base))
     assert truth_ns > 0.05 * true_step_ns(base)
+    return first
 
 
 def price(one: Finding) -> tuple[int, int, int]:
@@ -95,7 +96,7 @@ def price(one: Finding) -> tuple[int, int, int]:
 def test_a_wait_of_the_host_that_leaves_little_free_is_told_for_its_gain() -> None:
     """Without it the host regains its lead: that gains more than what was free."""
     quick = replace(host_job("item", 0), host_op_ns=6_000)
-    with opened_frames(canonical_frames(quick, tables=HOST_TABLES)) as con:
+    with opened_frames(canonical_frames(quick, tables=HOST_TABLES, pipes=False)) as con:
         listed = findings(con)
         [one] = [one for one in listed if one.name == "synchronisation"]
         # Where no gain is told, what costs less than 1 % of a step is no finding.
@@ -149,14 +150,12 @@ def test_a_slow_link_and_a_slow_host_come_first_with_what_they_cost() -> None:
     check_first(WIDE, "slow_links", "link:4-6=", **LARGE_LINK)
     check_first(WIDE, "late_ranks", "host:node01=", slow_host=1)
     # All links of one rank: their end is slow, and mending some of them would gain nothing.
-    check_first(MANY, "slow_links", "link:1=", **SLOW_END)
-    first = findings(tables(replace(MANY, **SLOW_END)))[0]
+    first = check_first(MANY, "slow_links", "link:1=", **SLOW_END)
     assert first.statement.startswith("7 of 7 HCCS links of rank 1 move ")
     assert first.step_share_ratio is not None and first.step_share_ratio < 1
     # Between four ranks these are half of all, so the others alone tell what is usual.
     four = replace(MANY, dp=4, ep=4)
-    check_first(four, "slow_links", "link:1=", **SLOW_END)
-    first = findings(tables(replace(four, **SLOW_END)))[0]
+    first = check_first(four, "slow_links", "link:1=", **SLOW_END)
     assert first.statement.startswith("3 of 3 HCCS links of rank 1 move ")
     # All of a group end together, so waiting within one is noise; another group waits for it.
     noisy = replace(
@@ -202,7 +201,7 @@ def test_what_is_at_stake_in_a_mean_step_is_the_mean_of_what_is_in_each() -> Non
 @pytest.mark.slow
 def test_with_a_warm_up_step_is_told_what_is_told_without_it() -> None:
     job = replace(SMALL, **SLOW_RANK, steps=4, gc_every=12, gc_ns=200_000_000, memory=False)
-    frames = canonical_frames(job, tables=HOST_TABLES)
+    frames = canonical_frames(job, tables=HOST_TABLES, pipes=False)
     later = {
         name: rows.filter(pl.col("step") > job.first_step) if "step" in rows.columns else rows
         for name, rows in frames.items()
@@ -397,7 +396,7 @@ def test_gaps_that_nothing_explains_may_wait_for_what_changes(
             if column.endswith("_ns") and rows[column].dtype == pl.Int64
             for at in [base.start_ns if column.endswith(("start_ns", "end_ns")) else 0]
         )
-        for name, rows in canonical_frames(base, tables=TABLES).items()
+        for name, rows in canonical_frames(base, tables=TABLES, pipes=False).items()
     })  # fmt: skip
     job = captures.capture_job(long, Scope())
     assert job.residue.max() < 0.01
@@ -407,7 +406,9 @@ def test_gaps_that_nothing_explains_may_wait_for_what_changes(
         assert row["predicted_low_ns"] < truth_ns < row["predicted_high_ns"], word
         assert row["predicted_step_ns"] == pytest.approx(truth_ns, rel=0.001)
     # Transfers between stages without a number, as in a GPU's trace, and that nobody matches.
-    frames = canonical_frames(base, tables=[name for name in TABLES if name != "comm_tasks"])
+    frames = canonical_frames(
+        base, tables=[name for name in TABLES if name != "comm_tasks"], pipes=False
+    )
     is_transfer = pl.col("op_type").is_in(["send", "receive"])
     truth_ns = mean_of(tables(base), replay_of(base), "rank:3=median")["predicted_step_ns"]
     alike = frames["comm_ops"].with_columns(

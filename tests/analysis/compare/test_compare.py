@@ -130,7 +130,7 @@ def test_itself_and_backwards() -> None:
 
 def test_use_memory_and_experts_are_measured_where_recorded() -> None:
     job = small(steps=3)
-    frames = canonical_frames(job, tables=(*TABLES, "memory", "expert_load"))
+    frames = canonical_frames(job, tables=(*TABLES, "memory", "expert_load"), pipes=False)
     with connect() as con:
         put(con, frames)
         whole = measure(con, ALL)
@@ -182,7 +182,7 @@ def test_use_memory_and_experts_are_measured_where_recorded() -> None:
 
 
 def test_memory_of_captures_without_steps_is_that_of_the_capture() -> None:
-    frames = canonical_frames(small(), tables=(*TABLES, "memory"))
+    frames = canonical_frames(small(), tables=(*TABLES, "memory"), pipes=False)
     with connect() as con:
         put(con, {name: rows for name, rows in frames.items() if name != "steps"})
         con.execute("update kernels set step = null; update comm_ops set step = null")
@@ -204,7 +204,9 @@ _PAUSE_NS = 1_000_000
 
 def cut(job: Job, kept: pl.Expr | None = None, column: str = "step") -> Side:
     """A side of those rows of a job with the column that are `kept`, a pause after each step."""
-    frames = canonical_frames(job, tables=("ranks", "groups", "steps", "kernels", "comm_ops"))
+    frames = canonical_frames(
+        job, tables=("ranks", "groups", "steps", "kernels", "comm_ops"), pipes=False
+    )
     first = frames["steps"]["step"].min()
     for name, rows in frames.items():
         if "step" in rows.columns:

@@ -88,7 +88,7 @@ def verdict(fault: str, seed: int) -> Verdict:
     shares = {name: gains.get(CAUSE[name], 0) / step_ns for name in FAULTS}
     if fault == "clean":
         return Verdict(False, 0, 0.0, step_ns, shares)
-    well = canonical_frames(replace(job, **_HEALTHY), tables=("kernels", "comm_ops"))
+    well = canonical_frames(replace(job, **_HEALTHY), tables=("kernels", "comm_ops"), pipes=False)
     true_ns = step_ns - mean_step_ns(well, steps)
     first = rows.select("cause", "operator").row(0) == CAUSE[fault]
     return Verdict(first, gains.get(CAUSE[fault], 0), true_ns, step_ns, shares)

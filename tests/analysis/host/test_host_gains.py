@@ -14,7 +14,7 @@ from tests.analysis.tables import answer, connect, fill
 
 def test_a_collection_of_garbage_comes_back_whole() -> None:
     job = small(gc_every=12, gc_ns=6_000_000, comm_tasks=False, memory=False)
-    with opened_frames(canonical_frames(job, tables=TABLES)) as con:
+    with opened_frames(canonical_frames(job, tables=TABLES, pipes=False)) as con:
         first = host_gains(con).row(0, named=True)
     assert (first["cause"], first["basis"]) == ("garbage_collection", "replay")
     # It is in one of two steps; the device has work for a part of it.

@@ -30,7 +30,7 @@ from tests.analysis.tables import connect, keep_summaries, put
 
 TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks", "launches", "host_ops")
 SMALL = Job(pp=2, dp=2, ep=2, layers=4, micro_batches=4, steps=2, seed=907, memory=False)
-DEEP = replace(SMALL, pp=4, layers=8)
+DEEP = replace(SMALL, pp=4, layers=8, steps=1)
 NOISY = Job(
     pp=4, dp=2, ep=2, layers=16, micro_batches=8, steps=3, seed=42, noise=0.03, memory=False,
     clock_offsets_ns=(0, 0, 0, 0, 2_000_000, 2_000_000, 2_000_000, 2_000_000), ranks_per_host=4,

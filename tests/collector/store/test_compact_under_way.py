@@ -21,7 +21,7 @@ from npuscope.collector.store.manifest import manifests
 from npuscope.collector.store.sweep import sweep
 
 WriteProfile = Callable[..., Path]
-RANKS = 24
+RANKS = 12
 COUNTS = "select rank, count(*), count(distinct start_ns) from kernels group by rank order by rank"
 EXPECTED = [(rank, 20, 20) for rank in range(RANKS)]
 STEPS = "select count(*), count(distinct rank) from step_summary"

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import anyio
 import pytest
-from mcp import Client
-from mcp.client.stdio import StdioServerParameters
 
 pytest.importorskip("s3fs")
 
@@ -487,6 +485,8 @@ def test_watching_fills_a_bucket(full_bucket: Objects, source: Path) -> None:
 
 
 def test_questions_of_other_programs_reach_a_bucket(full_bucket: Objects) -> None:
+    from mcp import Client, StdioServerParameters
+
     async def asked() -> str:
         server = StdioServerParameters(
             command=sys.executable, args=["-m", "npuscope", "mcp", "s3://bucket/npuscope"],

@@ -49,7 +49,7 @@ def publish_job(
     `more` are tables for rank 0, without key columns.
     """
     create_store(path)
-    frames = canonical_frames(job, tables=tables, capture=capture)
+    frames = canonical_frames(job, tables=tables, capture=capture, pipes=False)
     chosen = range(job.world_size) if ranks is None else sorted(ranks)
     own = {name: rows.drop("run", "capture") for name, rows in frames.items()}
     own = {name: rows.filter(rows["rank"].is_in(list(chosen))) for name, rows in own.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,38 @@ import pytest
 from npuscope.collector.ingest.ingest import Progress, ingest
 from npuscope.collector.ingest.plan import Plan
 from npuscope.collector.store.manifest import manifests
-from tests.prove.hardening.captures import write_small
+from tests.prove.hardening.captures import folders_in, write_small
 from tests.prove.hardening.cases import Rank, Told, run_ingest
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A profile that was read whole, and what its store tells."""
+
+    place: Path
+    ranks: dict[int, Rank]
+
+    @property
+    def folders(self) -> dict[int, Path]:
+        return folders_in(self.place / "source")
+
+
+@pytest.fixture(scope="module")
+def copy_of_whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Whole]:
+    """A copy of all of it, and where it belongs: a store knows files by their paths and times."""
+    folder = tmp_path_factory.mktemp("since")
+    assert sorted(write_small(folder / "place" / "source", "text")) == [0, 1]
+    told = again(folder / "place")
+    shutil.copytree(folder / "place", folder / "copy")
+    return folder / "copy", Whole(folder / "place", told.ranks)
+
+
+@pytest.fixture
+def whole(copy_of_whole: tuple[Path, Whole]) -> Whole:
+    copy, one = copy_of_whole
+    shutil.rmtree(one.place)
+    shutil.copytree(copy, one.place)
+    return one
 
 
 @pytest.fixture
@@ -18,14 +50,8 @@ def folders(tmp_path: Path) -> dict[int, Path]:
     return write_small(tmp_path / "source", "text")
 
 
-@pytest.fixture
-def whole(folders: dict[int, Path], tmp_path: Path) -> dict[int, Rank]:
-    assert sorted(folders) == [0, 1]
-    return again(tmp_path).ranks
-
-
-def again(tmp_path: Path, *options: str) -> Told:
-    return run_ingest(tmp_path / "source", tmp_path, *options)
+def again(place: Path, *options: str) -> Told:
+    return run_ingest(place / "source", place, *options)
 
 
 def output(folders: dict[int, Path], name: str) -> Path:
@@ -41,73 +67,65 @@ def output(folders: dict[int, Path], name: str) -> Path:
         pytest.param("communication.json", marks=pytest.mark.slow),
     ],
 )
-def test_what_was_whole_stays_until_force(
-    folders: dict[int, Path], whole: dict[int, Rank], tmp_path: Path, name: str
-) -> None:
-    path = output(folders, name)
+def test_what_was_whole_stays_until_force(whole: Whole, name: str) -> None:
+    path = output(whole.folders, name)
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
 
     for _ in range(2):  # it is no settled matter
-        told = again(tmp_path)
-        assert (told.code, told.ranks) == (4, whole)
+        told = again(whole.place)
+        assert (told.code, told.ranks) == (4, whole.ranks)
         assert "damaged after it was read" in told.errors
         assert name in told.errors
         assert "--force" in told.errors
 
-    forced = again(tmp_path, "--force")
+    forced = again(whole.place, "--force")
     assert forced.code == 4
-    assert forced.ranks[0] == whole[0]
-    assert forced.ranks[1].row_counts != whole[1].row_counts
+    assert forced.ranks[0] == whole.ranks[0]
+    assert forced.ranks[1].row_counts != whole.ranks[1].row_counts
     assert list(forced.ranks[1].failed_files) == [str(path)]
 
-    settled = again(tmp_path)
+    settled = again(whole.place)
     assert (settled.code, settled.ranks) == (4, forced.ranks)
     assert "0 rank(s) read, 2 unchanged" in settled.errors
 
     path.write_bytes(content)
-    mended = again(tmp_path)
-    assert (mended.code, mended.ranks) == (0, whole)
+    mended = again(whole.place)
+    assert (mended.code, mended.ranks) == (0, whole.ranks)
 
 
 @pytest.mark.slow
-def test_a_file_that_cannot_be_opened_any_more(
-    folders: dict[int, Path], whole: dict[int, Rank], tmp_path: Path
-) -> None:
-    path = output(folders, "kernel_details.csv")
+def test_a_file_that_cannot_be_opened_any_more(whole: Whole) -> None:
+    path = output(whole.folders, "kernel_details.csv")
     path.rename(path.with_name("away"))
     path.symlink_to("gone")
-    told = again(tmp_path)
-    assert (told.code, told.ranks) == (4, whole)
+    told = again(whole.place)
+    assert (told.code, told.ranks) == (4, whole.ranks)
     assert "kernel_details.csv" in told.errors and "--force" in told.errors
     path.unlink()  # now it is meant
-    told = again(tmp_path)
+    told = again(whole.place)
     assert told.code == 0
-    assert told.ranks[1].answers["kernels"] != whole[1].answers["kernels"]
+    assert told.ranks[1].answers["kernels"] != whole.ranks[1].answers["kernels"]
 
 
 @pytest.mark.slow
-def test_less_in_whole_files_is_believed(
-    folders: dict[int, Path], whole: dict[int, Rank], tmp_path: Path
-) -> None:
+def test_less_in_whole_files_is_believed(whole: Whole) -> None:
     """A new export with fewer rows, none of them damaged, is what the user wanted."""
-    path = output(folders, "memory_record.csv")
+    path = output(whole.folders, "memory_record.csv")
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[: len(lines) // 2]))
-    told = again(tmp_path)
+    told = again(whole.place)
     assert told.code == 0
-    assert told.ranks[1].row_counts["memory"] < whole[1].row_counts["memory"]
+    assert told.ranks[1].row_counts["memory"] < whole.ranks[1].row_counts["memory"]
 
 
 @pytest.mark.slow
-def test_damage_that_costs_no_row_is_damage(
-    folders: dict[int, Path], whole: dict[int, Rank], tmp_path: Path
-) -> None:
+def test_damage_that_costs_no_row_is_damage(whole: Whole) -> None:
     """How a rank was recorded is no row of a table, and would be unknown then."""
-    path = folders[1] / "profiler_info_1.json"
+    path = whole.folders[1] / "profiler_info_1.json"
     path.write_bytes(b"{")
-    told = again(tmp_path)
-    assert (told.code, told.ranks) == (4, whole)
+    told = again(whole.place)
+    assert (told.code, told.ranks) == (4, whole.ranks)
     assert "profiler_info_1.json" in told.errors
 
 

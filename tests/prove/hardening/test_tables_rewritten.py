@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.prove.hardening.captures import write_small
+from tests.prove.hardening.captures import beside_light, copy, write_small
 from tests.prove.hardening.cases import Rank, complaints, link_tree, replace_file, run_ingest
 
 Table = list[list[str]]
@@ -119,11 +119,15 @@ HARMFUL: tuple[Rewrite, ...] = (
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, dict[int, Rank]]:
-    """A profile, its folder of rank 1, and what it tells."""
+def whole(
+    tmp_path_factory: pytest.TempPathFactory, light: Path
+) -> tuple[Path, str, dict[int, Rank]]:
+    """A profile of a light rank and of one to be rewritten, the folder of this, and what it
+    tells."""
     folder = tmp_path_factory.mktemp("whole")
-    folders = write_small(folder / "source", "text")
-    return folder / "source", folders[1].name, run_ingest(folder / "source", folder).ranks
+    rank = write_small(folder / "full", "text")[1]
+    source = copy(beside_light(1, rank, light), folder / "beside")
+    return source, rank.name, run_ingest(source, folder / "beside").ranks
 
 
 def rewritten(whole: tuple[Path, str, dict[int, Rank]], work: Path, rewrite: Rewrite) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from npuscope.sample_traces.capture import captures
 from npuscope.sample_traces.forms.cluster import ClusterForm, write_cluster_output
 from npuscope.sample_traces.generate import Job, write_job
 from tests.analysis.doctor.test_compared_steps import BY_RULE, compare
-from tests.prove.peers.msprof_analyze import install
+from tests.prove.peers.msprof_analyze import Peer, install, run_calls
 
 pytestmark = pytest.mark.slow
 
@@ -32,21 +31,21 @@ ASKED = (
 
 
 @pytest.fixture(scope="module")
-def tool() -> str:
-    peer = install()
-    if peer.why_not:
-        reason = f"msprof-analyze could not be installed: {peer.why_not}"
+def peer() -> Peer:
+    found = install()
+    if found.why_not:
+        reason = f"msprof-analyze could not be install: {found.why_not}"
         assert os.environ.get("CI") != "true", reason
         pytest.skip(reason)
-    return str(peer.command)
+    return found
 
 
 @pytest.mark.parametrize("form", ["text", "db"])
-def test_the_tool_itself(tool: str, tmp_path: Path, form: ClusterForm) -> None:
+def test_the_tool_itself(peer: Peer, tmp_path: Path, form: ClusterForm) -> None:
     job = Job(name="tool", layers=2, dp=2, pp=2, ep=2, seed=21)
     write_job(job, tmp_path / "job", forms=(form,))
-    made = ["-m", "all", "-d", str(tmp_path / "job"), "-o", str(tmp_path / "out"), "--force"]
-    subprocess.run([tool, "cluster", *made], check=True, capture_output=True, timeout=300)
+    words = ["-m", "all", "-d", str(tmp_path / "job"), "-o", str(tmp_path / "out"), "--force"]
+    run_calls(peer, tmp_path, [["cluster", *words]])
     shutil.copytree(tmp_path / "out" / FOLDER, tmp_path / "job" / FOLDER)
 
     found = compare(tmp_path / "job", tmp_path / "store")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import zipfile
 from collections import Counter
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from npuscope.analysis.scope import ALL
 from npuscope.collector.store import store
 from npuscope.profile import summary_versions
 from npuscope.sample_traces.job import Job, small
-from tests.prove.peers.msprof_analyze import install
+from tests.prove.peers.msprof_analyze import install, run_calls
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +68,7 @@ def theirs(
 ) -> dict[str, Sheet]:
     peer = install()
     if peer.why_not:
-        reason = f"msprof-analyze could not be installed: {peer.why_not}"
+        reason = f"msprof-analyze could not be install: {peer.why_not}"
         assert os.environ.get("CI") != "true", reason
         pytest.skip(reason)
     folders = []
@@ -80,11 +79,7 @@ def theirs(
         folders.append(folder)
     out = tmp_path_factory.mktemp("compared")
     base, other = map(str, folders)
-    subprocess.run(
-        [str(peer.command), "compare", "-d", other, "-bp", base, "-o", str(out), "--force"],
-        check=True, capture_output=True, timeout=300,
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
-    )  # fmt: skip
+    run_calls(peer, out, [["compare", "-d", other, "-bp", base, "-o", str(out), "--force"]])
     (workbook,) = out.glob("*.xlsx")
     return sheets(workbook)
 

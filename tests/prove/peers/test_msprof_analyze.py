@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.sample_traces.generate import COMMITTED, write_job
 from tests.conftest import REPOSITORY
-from tests.prove.peers.msprof_analyze import Row, install, rows, run_recipe
+from tests.prove.peers.msprof_analyze import Row, install, rows, run_recipes
 
 pytestmark = pytest.mark.slow
 
@@ -53,16 +52,16 @@ class Both:
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     peer = install()
     if peer.why_not:
-        reason = f"msprof-analyze could not be installed: {peer.why_not}"
+        reason = f"msprof-analyze could not be install: {peer.why_not}"
         assert os.environ.get("CI") != "true", reason
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("peers")
     write_job(COMMITTED, folder / "job", forms=("db",))
     assert ingest(folder / "job", folder / "store", summarise=summarise).is_complete
     copy, out = shutil.copytree(folder / "job", folder / "copy"), folder / "out"
-    with ThreadPoolExecutor(2) as pool:
-        made = pool.map(lambda recipe: run_recipe(peer, recipe, copy, out), RECIPES)
-        results = dict(zip(RECIPES, made, strict=True))
+    made = run_recipes(peer, out, {recipe: (recipe, copy) for recipe in RECIPES})
+    results = {recipe: path for recipe, path in made.items() if isinstance(path, Path)}
+    assert results == made
     with store.open(folder / "store") as con:
         yield Both(con, results)
 

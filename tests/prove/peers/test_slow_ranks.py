@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.sample_traces.generate import Job, write_job
 from tests.cli.command import rows_of
-from tests.prove.peers.msprof_analyze import Peer, install, rows, run_recipe
+from tests.prove.peers.msprof_analyze import Peer, install, rows, run_recipes
 
 pytestmark = pytest.mark.slow
 
@@ -54,19 +55,36 @@ CASES: dict[str, tuple[dict[str, Any], set[int] | None, set[tuple[int, str]]]] =
 def peer() -> Peer:
     found = install()
     if found.why_not:
-        reason = f"msprof-analyze could not be installed: {found.why_not}"
+        reason = f"msprof-analyze could not be install: {found.why_not}"
         assert os.environ.get("CI") != "true", reason
         pytest.skip(reason)
     return found
 
 
-def _theirs(peer: Peer, job: Path, out: Path) -> set[int] | None:
-    try:
-        database = run_recipe(peer, "slow_rank", job, out)
-    except AssertionError as error:
-        assert "No slow rank found" in str(error)
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A case's job, and the database that the recipe makes of it, or what it says."""
+
+    job: Path
+    made: Path | str
+
+
+@pytest.fixture(scope="module")
+def results(peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    folder = tmp_path_factory.mktemp("slow_ranks")
+    jobs = {case: folder / case for case in CASES}
+    for case, (planted, _, _) in CASES.items():
+        job = Job(name="slow", steps=4, expert_skew=0.0, memory=False, seed=3, **planted)
+        write_job(job, jobs[case], forms=("db",))
+    made = run_recipes(peer, folder / "out", {case: ("slow_rank", jobs[case]) for case in CASES})
+    return {case: Result(jobs[case], made[case]) for case in CASES}
+
+
+def _theirs(made: Path | str) -> set[int] | None:
+    if isinstance(made, str):
+        assert "No slow rank found" in made
         return None
-    return {rank for (rank,) in rows(database, "select rankId from SlowRank")}
+    return {rank for (rank,) in rows(made, "select rankId from SlowRank")}
 
 
 def _ours(job: Path, target: Path) -> set[tuple[int, str]]:
@@ -75,9 +93,7 @@ def _ours(job: Path, target: Path) -> set[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_both_on_a_planted_job(case: str, peer: Peer, tmp_path: Path) -> None:
-    planted, theirs, ours = CASES[case]
-    job = Job(name="slow", steps=4, expert_skew=0.0, memory=False, seed=3, **planted)
-    write_job(job, tmp_path / "job", forms=("db",))
-    assert _ours(tmp_path / "job", tmp_path / "store") == ours
-    assert _theirs(peer, tmp_path / "job", tmp_path / "out") == theirs
+def test_both_on_a_planted_job(case: str, results: dict[str, Result], tmp_path: Path) -> None:
+    _, theirs, ours = CASES[case]
+    assert _ours(results[case].job, tmp_path / "store") == ours
+    assert _theirs(results[case].made) == theirs

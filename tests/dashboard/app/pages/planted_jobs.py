@@ -10,9 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from npuscope.analysis.summaries import summarise
-from npuscope.collector.store.manifest import manifests
-from npuscope.collector.store.segments import rebuild_summaries
 from npuscope.sample_traces.job import Job
 from tests.dashboard.app.published_jobs import publish_job
 
@@ -136,6 +133,4 @@ def publish(path: Path, planted: Planted) -> Path:
         well = replace(WELL, **_DENSE, name=planted.name, steps=job.steps)
         publish_job(path, well, BEFORE, published_s=1, tables=TABLES)
     publish_job(path, job, NOW, published_s=2, tables=TABLES)
-    for one in manifests(path):
-        rebuild_summaries(path, one, summarise, 1 << 30)
     return path
