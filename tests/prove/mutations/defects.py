@@ -93,7 +93,7 @@ DEFECTS: tuple[Defect, ...] = (
     ),
     _defect(
         "comm.sql: communication hidden by no kernel", "analysis/sql/comm/comm.sql",
-        "            case when not is_silent and rank_key in (select rank_key from _covered)"
+        "            case when not is_silent and rank_key in (select rank_key from _cover)"
         " then coalesce(masked_ns, 0) end",
         "            coalesce(masked_ns, 0)",
         _MASKING,
