@@ -32,8 +32,8 @@ def rank_stages(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> dict[
 def ranks_apart(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> list[int]:
     """Ranks that do not step together with the others of their capture, or alone run no gradients:
     another program, with which nothing is to be compared. None where all are of one."""
-    for told in (sql_text("apart_steps.sql"), sql_text("forward_ranks.sql")):
-        query = f"select ranks from ({told}) where run = ? and capture = ?"
+    for programs in (sql_text("apart_steps.sql"), sql_text("forward_ranks.sql")):
+        query = f"select ranks from ({programs}) where run = ? and capture = ?"
         if ranks := frame(con, query, [run, capture])["ranks"].explode().drop_nulls().to_list():
             return ranks
     return []

@@ -34,13 +34,13 @@ _FULL_LOOKS = 10
 
 @dataclass(slots=True)
 class Folder:
-    """A profile's folder: its state since when (monotonic seconds), and its `result`:
-    ingested, passed over or refused, or '' where it is not yet."""
+    """A profile's folder: its state since when (monotonic seconds), and in which one it was
+    settled: ingested, passed over or refused, or '' where it is not yet."""
 
     fingerprint: str
     since_s: float
     glance: tuple[int, int]
-    result: str = ""
+    settled_fingerprint: str = ""
     is_refused: bool = False
     reason: str = ""
 
@@ -59,13 +59,17 @@ class Folders:
         """Nothing more is to be done about a profile until it changes."""
         one = self.profiles.get(path)
         if one is not None:
-            one.result, one.is_refused, one.reason = fingerprint, bool(refused), refused
+            one.settled_fingerprint, one.is_refused, one.reason = (
+                fingerprint,
+                bool(refused),
+                refused,
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Of one poll: profiles to read now, `failures` ones with the reason, `waits` ones, and those
-    that are `removals`. Only news are told: a refused profile comes back when it changed."""
+    """Of one poll: profiles to read now, `failures` and `waits` with their reasons, and the places
+    of those that are gone. Only news are told: a refused profile comes back when it changed."""
 
     profiles: list[FinishedProfile]
     failures: dict[str, tuple[str, str]]
@@ -107,11 +111,11 @@ def look_around(
         elif one.fingerprint != folder_look.fingerprint:
             one.fingerprint, one.since_s = folder_look.fingerprint, now_s
         one.glance = glance
-        if one.result == folder_look.fingerprint:
+        if one.settled_fingerprint == folder_look.fingerprint:
             continue
         quiet_for_s = _age_s(folder_look) if once else now_s - one.since_s
         is_quiet = quiet_for_s >= quiet_s
-        has_changed = bool(one.result) and not one.is_refused
+        has_changed = bool(one.settled_fingerprint) and not one.is_refused
         verdict = judge(folder_look, is_quiet=is_quiet, has_changed=has_changed)
         if verdict.kind == "finished":
             finished.append(FinishedProfile(folder_look, verdict, root))
@@ -134,7 +138,7 @@ def look_around(
 
 
 def _is_as_it_was(one: Folder, glance: tuple[int, int], polls: int) -> bool:
-    if one.result != one.fingerprint or one.is_refused or one.glance != glance:
+    if one.settled_fingerprint != one.fingerprint or one.is_refused or one.glance != glance:
         return False
     return (polls + hash(one.fingerprint)) % _FULL_LOOKS != 0
 

@@ -20,7 +20,7 @@ _pipelines as (
     from groups as g join _ranks as r on r.run = g.run and r.capture = g.capture and r.rank = g.rank
     where trains and parallel_kind = 'pp'
 ),
-_told as (
+_programs as (
     select * from _ranks
     where trains or not exists (
         from _pipelines as p where p.run = _ranks.run and p.capture = _ranks.capture and p.rank = _ranks.rank
@@ -29,7 +29,7 @@ _told as (
 select run, capture,
     list(rank order by rank) filter (where not trains) as ranks,
     list(rank order by rank) filter (where trains) as others
-from _told
+from _programs
 group by run, capture
 having bool_or(trains) and not bool_and(trains)
 order by run, capture
