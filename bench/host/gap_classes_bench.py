@@ -39,7 +39,7 @@ print(json.dumps([[int(a), str(b), float(c)] for a, b, c in rows]))
 """
 _TOLD = (
     "with\n_{parts}\nselect coalesce(sum(gap_ns) filter (launch_ns > 0), 0),"
-    " coalesce(sum(gap_ns) filter (launch_ns <= 0), 0) from _told"
+    " coalesce(sum(gap_ns) filter (launch_ns <= 0), 0) from _launch_gaps"
 )
 
 

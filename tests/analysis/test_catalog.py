@@ -124,7 +124,7 @@ def test_every_figure_and_table_of_pages_and_reports_has_its_metric() -> None:
                 continue
             given = {one.arg: one.value for one in node.keywords}
             name = given.get("name", given.get("key"))
-            kind = {"clicked": "figure", "tile": "figure", "named": "figure"}.get(
+            kind = {"click": "figure", "tile": "figure", "sources": "figure"}.get(
                 node.func.attr, node.func.attr
             )
             if ast.unparse(node.func.value) != "page" or kind not in found:

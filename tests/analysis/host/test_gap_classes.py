@@ -27,8 +27,8 @@ TWO = Job(
     name="gaps", layers=2, experts=4, pp=1, dp=2, ep=2, steps=3, memory=False, crossing=False,
     comm_tasks=False, noise=0.05, hidden=512, seed=3,
 )  # fmt: skip
-_TOLD = (
-    "with\n_{parts}\nselect start_ns, gap_ns, launch_ns from _told"
+_GAPS = (
+    "with\n_{parts}\nselect start_ns, gap_ns, launch_ns from _launch_gaps"
     " join _labels using (rank_key, label) where rank = {rank} order by start_ns"
 )
 
@@ -48,7 +48,7 @@ def test_free_time_is_of_the_classes_that_the_rule_gives(
         for rank, trace in enumerate(_by_rank(profiles)):
             every = gaps_of(trace, by_stream=False, categories=("kernel",))
             gaps = [one for one in every if one.is_within_step]
-            told = frame(con, _TOLD.format(parts=parts, rank=rank))
+            told = frame(con, _GAPS.format(parts=parts, rank=rank))
             assert told.rows() == [
                 (one.end_ns, one.dur_ns, one.launch_ns - one.start_ns) for one in gaps
             ]
