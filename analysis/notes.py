@@ -216,8 +216,8 @@ def _forward(forward: pl.DataFrame) -> Iterable[str]:
     for one in forward.to_dicts():
         yield Message(
             "steps without gradients, as of an evaluation: {steps}. Means of passes of the pipeline"
-            " leave them out; all other means count them like the others: `--step {other}` looks at"
-            " one of those alone.",
+            " leave them out; all other means count them like the others: `npuscope steps PATH"
+            " --step {other}` looks at one of those alone.",
             steps=numbers(one["steps"]),
             other=one["others"][-1],
         )

@@ -28,8 +28,8 @@ def test_a_whole_capture_needs_no_notes() -> None:
     fill(con, "kernels", [kernel(40, 10, 1, type="SwiGluGrad")])
     assert query.notes(con) == [
         "steps without gradients, as of an evaluation: 2. Means of passes of the pipeline leave"
-        " them out; all other means count them like the others: `--step 1` looks at one of those"
-        " alone."
+        " them out; all other means count them like the others: `npuscope steps PATH --step 1`"
+        " looks at one of those alone."
     ]
 
 
