@@ -100,7 +100,7 @@ _LABELS = """
     ), _with_steps as (
         select count(*) > 0 as has_steps from steps
         where run = $run and capture = $capture and rank = $rank
-    ), _rest as (
+    ), _kept_steps as (
         select any_value(kept_steps) as kept_steps from ranks
         where run = $run and capture = $capture and rank = $rank
     )
@@ -110,7 +110,7 @@ _LABELS = """
         e.step is null and (any_value(has_steps) or bool_or(e.step is not null) over ())
             as is_outside
     from _events as e left join _figures as f on f.step is not distinct from e.step
-    cross join _with_steps cross join _rest
+    cross join _with_steps cross join _kept_steps
     where kept_steps is null or list_contains(kept_steps, e.step)
     group by e.step
     order by is_outside, min(start_ns), e.step"""

@@ -49,23 +49,23 @@ SCHEMA: dict[str, type[pl.DataType]] = {
 Place = tuple[str, str, int]
 
 # Of a rank that was read with --steps, some kernels of neighbouring steps are there, too.
-_TOKENS = """
-with _rest as (
+_KEPT_STEPS = """
+with _kept_steps as (
     select run, capture, rank, any_value(kept_steps) as kept_steps from ranks group by all
 )"""
 _IS_KEPT = "(kept_steps is null or list_contains(kept_steps, step))"
 _MATMULS = f"""
-{_TOKENS}
+{_KEPT_STEPS}
 select run, capture, rank, step, input_shapes, output_shapes
-from kernels left join _rest using (run, capture, rank)
+from kernels left join _kept_steps using (run, capture, rank)
 {{where}} {{so}} {_IS_KEPT} and is_compute and lower(type) like '%groupedmatmul%'
     and lower(type) not like '%alltoall%' -- its rows are those before the exchange
 order by run, capture, rank, step, start_ns"""
 _EXCHANGES = f"""
-{_TOKENS}
+{_KEPT_STEPS}
 select o.run, o.capture, o.rank, o.step, o.size_bytes
 from comm_ops o join groups g using (run, capture, rank, group_hash)
-left join _rest using (run, capture, rank)
+left join _kept_steps using (run, capture, rank)
 where o.op_type in ('allToAll', 'allToAllV') and g.parallel_kind in ('ep', 'tp_ep', 'mp_ep')
     and {_IS_KEPT} {{where}}
 order by o.run, o.capture, o.rank, o.step, o.start_ns"""

@@ -30,7 +30,7 @@ from npuscope.messages import Message
 Floats = npt.NDArray[np.float64]
 Placement = npt.NDArray[np.int64]
 EMPTY = -1
-_TAKE = -2
+_SPENT_SLOT = -2
 
 
 def replicas(placement: Placement, experts: int) -> npt.NDArray[np.int64]:
@@ -267,19 +267,19 @@ def _match(shared: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
 
 def _same_slots(old: Placement, new: Placement) -> Placement:
     """The experts of each device in `new`, those also in `old` in the slots they had."""
-    rest = np.where(new == EMPTY, _TAKE, new)
-    result = np.full_like(new, _TAKE)
+    rest = np.where(new == EMPTY, _SPENT_SLOT, new)
+    result = np.full_like(new, _SPENT_SLOT)
     for slot in range(old.shape[2]):
         was = old[..., slot]
         hit = (rest == was[..., None]) & (was[..., None] != EMPTY)
         is_there = hit.any(axis=-1)
-        result[..., slot] = np.where(is_there, was, _TAKE)
-        rest[is_there, hit.argmax(axis=-1)[is_there]] = _TAKE
-    order = np.argsort(rest == _TAKE, axis=-1, kind="stable")
+        result[..., slot] = np.where(is_there, was, _SPENT_SLOT)
+        rest[is_there, hit.argmax(axis=-1)[is_there]] = _SPENT_SLOT
+    order = np.argsort(rest == _SPENT_SLOT, axis=-1, kind="stable")
     queue = np.take_along_axis(rest, order, axis=-1)
-    free = result == _TAKE
+    free = result == _SPENT_SLOT
     result = np.where(free, np.take_along_axis(queue, np.cumsum(free, axis=-1) - free, -1), result)
-    return np.where(result == _TAKE, EMPTY, result)
+    return np.where(result == _SPENT_SLOT, EMPTY, result)
 
 
 def deployment_json(placement: Placement, layers: Sequence[int]) -> str:
