@@ -63,10 +63,14 @@ def _has(target: Path, count: int) -> bool:
     return len(ranks_in(target)) == count
 
 
-def _shows(port: int, count: int) -> bool:
+def _shows(port: int, target: Path, count: int) -> bool:
+    """Whether the exporter counts so many ranks and has the newest capture's own figures: the count
+    alone comes from the watcher, while these may still be gathered."""
+    newest = max(one.name.partition("=")[2] for one in target.glob("run=*/capture=*"))
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         text = answer.read().decode()
-    return f"npuscope_watch_ranks_ingested_total {count}.0" in text
+    is_gathered = f'npuscope_capture_info{{capture="{newest}"' in text
+    return is_gathered and f"npuscope_watch_ranks_ingested_total {count}.0" in text
 
 
 @pytest.mark.parametrize(("captures", "clients"), [(6, 2), (50, 8)])
@@ -86,7 +90,7 @@ def test_captures_land_under_scrapers_and_memory_stays(
                     write_capture(root / f"h_{number}_ascend_pt", 0, number)
                 wait_for(partial(_has, target, until), log)
                 # What is measured has been gathered, not only published.
-                wait_for(partial(_shows, one.port, until), log)
+                wait_for(partial(_shows, one.port, target, until), log)
                 if until in (few, captures):
                     sizes.append((resting_mb(watcher.pid), resting_mb(one.process.pid)))
     (watch_few, export_few), (watch_all, export_all) = sizes
