@@ -18,7 +18,7 @@ from npuscope.messages import Message, join
 
 from .catalog import metric
 from .memo import memoize
-from .metric import sql_text
+from .metric import part_sql
 from .parts import mean_of, step_parts
 from .scope import ALL, JOB, Scope
 from .views import frame, open_views
@@ -206,7 +206,7 @@ def without_warm_up(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame) -> pl.Da
 @memoize
 def forward_steps(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     """Steps that run no gradients, as an evaluation, by capture: columns of `forward_steps.sql`."""
-    return frame(con, sql_text("forward_steps.sql"))
+    return frame(con, part_sql("forward_steps.sql"))
 
 
 def of_training(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame) -> pl.DataFrame:

@@ -175,6 +175,7 @@ def part_sql(file: str, *, kinds: str = "kinds.sql") -> str:
         ("_kinds", kinds),
         ("_covered_bins", "covered_bins.sql"),
         ("_repeats", "repeats.sql"),
+        ("_trains", "trains.sql"),
     )
     for line, part in parts:
         tables = "_" + sql_text(part).partition("\n_")[2].rstrip()

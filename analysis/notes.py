@@ -12,7 +12,7 @@ from npuscope.messages import Message, join
 
 from .means import forward_steps
 from .memo import memoize
-from .metric import sql_text
+from .metric import part_sql, sql_text
 from .scope import ALL, Scope
 from .views import frame
 from .wording import numbers, ranks_named
@@ -38,7 +38,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     selected = _all(con, _SELECTION)
     unfollowed = _all(con, sql_text("unfollowed_steps.sql"))
     apart = _all(con, sql_text("apart_steps.sql"))
-    without_gradients = _all(con, sql_text("forward_ranks.sql"))
+    without_gradients = _all(con, part_sql("forward_ranks.sql"))
     forward = forward_steps(con)
     warm = _all(con, "from job_steps where is_warm_up order by run, capture, step")
     notes_here: list[str] = []

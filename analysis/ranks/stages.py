@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import duckdb
 
-from ..metric import sql_text
+from ..metric import part_sql, sql_text
 from ..views import frame
 
 _PLACES = """
@@ -32,7 +32,7 @@ def rank_stages(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> dict[
 def ranks_apart(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> list[int]:
     """Ranks that do not step together with the others of their capture, or alone run no gradients:
     another program, with which nothing is to be compared. None where all are of one."""
-    for programs in (sql_text("apart_steps.sql"), sql_text("forward_ranks.sql")):
+    for programs in (sql_text("apart_steps.sql"), part_sql("forward_ranks.sql")):
         query = f"select ranks from ({programs}) where run = ? and capture = ?"
         if ranks := frame(con, query, [run, capture])["ranks"].explode().drop_nulls().to_list():
             return ranks

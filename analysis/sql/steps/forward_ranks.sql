@@ -8,12 +8,9 @@
 --   ranks    integer[]  such ranks
 --   others   integer[]  ranks with gradients
 with
+_trains
 _ranks as (
-    select run, capture, rank,
-        bool_or(regexp_matches(coalesce(type, name, ''), 'grad|backward|backprop', 'i')) as trains
-    from kernel_kinds
-    where step is not null
-    group by all
+    select run, capture, rank, bool_or(trains) as trains from _trains group by all
 ),
 _pipelines as (
     select g.run, g.capture, unnest(g.global_ranks) as rank

@@ -7,13 +7,9 @@
 --   steps    bigint[]  such steps
 --   others   bigint[]  steps with gradients
 with
-_kinds as (
-    select distinct run, capture, step, coalesce(type, name, '') as kind from kernel_kinds where step is not null
-),
+_trains
 _steps as (
-    select run, capture, step, bool_or(regexp_matches(kind, 'grad|backward|backprop', 'i')) as trains
-    from _kinds
-    group by all
+    select run, capture, step, bool_or(trains) as trains from _trains group by all
 )
 select run, capture,
     list(step order by step) filter (where not trains) as steps,
