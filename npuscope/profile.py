@@ -149,7 +149,8 @@ def bring_up_to_date(
 ) -> tuple[Path, IngestResult, list[str]]:
     """Ingest a profile folder into its store; returns the store, what was done, what to tell.
 
-    A command's process is its own; any other may use pandas for itself."""
+    A command's process is its own; any other may use pandas for itself. Where nothing is to be
+    read, neither pyarrow nor numpy is loaded."""
     # Here, because an answer from a store needs none of what reads profiles.
     from npuscope.analysis.summaries import summarise
     from npuscope.collector.engines.worker import spare_pandas
@@ -160,11 +161,11 @@ def bring_up_to_date(
     source = locate(source)
     if is_ingested(source.path):
         raise UsageError(f"{source.path}: already ingested: give a profile folder")
-    if is_command:
-        spare_pandas()
     target = source.store or cache.own_store(source.path)
 
     def began(plan: Plan) -> None:
+        if is_command and plan.tasks:
+            spare_pandas()
         # Before anything is read: a reading that is killed leaves no store of unknown origin.
         if source.store is None:
             cache.remember_use(target, source.path)

@@ -27,7 +27,6 @@ from ..discover.search import OUTPUT_FOLDER, Discovery, Problem
 from ..engines import local, ray_cluster
 from ..engines.engine import Engine, lost_rank
 from ..model import storable
-from ..readers.cluster.cluster_parts import split_by_rank
 from ..readers.trust import Advance
 from ..selection import Selection, Spans, spans_of, spans_text, without
 from ..staging import PROCESS_BYTES, database_bytes
@@ -338,6 +337,8 @@ def _taken_apart(tasks: Sequence[RankTask]) -> Iterator[Sequence[RankTask]]:
 
 
 def _take_apart(task: RankTask, sharing: Sequence[RankTask]) -> Path:
+    from ..readers.cluster.cluster_parts import split_by_rank  # here: it loads frames
+
     capture = rank_folder(Path(task.store), task.run, task.capture, 0).parent
     folder = make_staging(capture)
     ranks = frozenset(one.source.rank for one in sharing)

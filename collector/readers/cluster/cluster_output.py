@@ -10,7 +10,6 @@ from pathlib import Path
 
 import duckdb
 import msgspec
-import pyarrow as pa
 
 from npuscope.messages import restore_text
 
@@ -18,7 +17,7 @@ from ...groups import group_hash, parallel_kind
 from ...literals import file_literal
 from ...model import RankSource, ReadLog
 from ...staging import insert_row, insert_rows, staging_place
-from ..metadata.profiler_metadata import GROUPS, parse_metadata, rank_columns
+from ..metadata.profiler_metadata import groups_table, parse_metadata, rank_columns
 from .cluster_db import Group, JobFacts
 from .cluster_parts import split_by_rank
 
@@ -52,7 +51,7 @@ def read(
     if "ranks" in tables:
         _fill_rank(con, source.rank, facts, rows("places"))
     if "groups" in tables and groups:
-        insert_rows(con, "groups", pa.Table.from_pylist(groups, schema=GROUPS))
+        insert_rows(con, "groups", groups_table(groups))
     for table in ("profiler_steps", "comm_times", "comm_links", "comm_matrix"):
         if table in tables:
             con.execute(f"insert into {table} by name {rows(table)}")

@@ -17,8 +17,10 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # How names begin: NCCL (ncclDevKernel_, ncclKernel_, nccl:) and RCCL, DeepEP and what follows it,
 # NVSHMEM and rocSHMEM, MSCCL and MSCCL++, PyTorch's symmetric memory.
@@ -132,6 +134,8 @@ def _collective(name: str) -> str | None:
 
 def kernel_rows(names: Iterable[str], kernels: CommKernels) -> pa.Table:
     """name, op_type, algorithm of those kernels that are communication."""
+    import pyarrow as pa
+
     rows = [name for name in names if kernels.is_comm(name)]
     algorithms = [_ALGORITHM.search(function_of(name)) for name in rows]
     return pa.table(
@@ -147,6 +151,8 @@ def kernel_rows(names: Iterable[str], kernels: CommKernels) -> pa.Table:
 
 def collective_rows(names: Iterable[str]) -> pa.Table:
     """collective, op_type of the collectives as PyTorch calls them: allreduce, _allgather_base."""
+    import pyarrow as pa
+
     rows = list(names)
     collectives = [_collective(name.replace("_base", "").replace("_oop", "")) for name in rows]
     return pa.table(
@@ -156,6 +162,8 @@ def collective_rows(names: Iterable[str]) -> pa.Table:
 
 def data_type_rows(names: Iterable[str]) -> pa.Table:
     """dtype, data_type, width_bytes; what is not known stays as it is, without a width."""
+    import pyarrow as pa
+
     rows = list(names)
     types = [_DATA_TYPES.get(name.lower(), (name, None)) for name in rows]
     return pa.table(

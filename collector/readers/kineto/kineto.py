@@ -20,7 +20,7 @@ from ...groups import group_hash
 from ...model import RankSource, ReadLog
 from ...staging import insert_row, insert_rows, scalar
 from ..chrome_trace.staged_views import event_views, keep_rows
-from ..metadata.profiler_metadata import GROUPS, SIZE_KINDS, ProcessGroup, group_rows, rank_columns
+from ..metadata.profiler_metadata import SIZE_KINDS, ProcessGroup, group_rows, rank_columns
 from .gpu_comm import RULE, collective_rows, data_type_rows, kernel_rows, parse_comm_kernels
 from .head import KinetoHead, job_metadata, parse_head, read_beginning
 from .kineto_columns import KinetoForm
@@ -155,7 +155,7 @@ def _fill_head(
     if "groups" in tables and groups:
         rows = group_rows(metadata, source.rank)
         hashes = pa.array([_hash(group) for group in groups], pa.string())
-        place = GROUPS.get_field_index("group_hash")
+        place = rows.schema.get_field_index("group_hash")
         insert_rows(con, "groups", rows.set_column(place, "group_hash", hashes))
     if "ranks" in tables:
         device_id = scalar(con, _DEVICE)

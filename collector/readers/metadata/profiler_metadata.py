@@ -9,9 +9,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 
 from npuscope.errors import TraceFormatError
 
@@ -19,6 +19,9 @@ from ...groups import group_hash, parallel_kind
 from ...model import ReadLog
 from ...small_files import decode, read_small
 from ..damaged_files import open_error
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SIZE_KINDS = ("tp", "pp", "dp", "cp", "ep")
 
@@ -36,12 +39,6 @@ TOP_K_RULE = "model.top_k"
 # Settings of a job, not files in them.
 _LONGEST, _MOST_NAMES = 400, 200
 _JOB_KEYS = ("job_name", "jobname", "run_name", "task_name", "experiment_name")
-
-GROUPS = pa.schema([
-    ("group_hash", pa.string()), ("group_name", pa.string()), ("group_label", pa.string()),
-    ("parallel_kind", pa.string()), ("group_rank", pa.int32()),
-    ("global_ranks", pa.list_(pa.int32())),
-])  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +120,19 @@ def group_rows(metadata: ProfilerMetadata, rank: int) -> pa.Table:
             "group_label": group.label, "parallel_kind": group.kind, "group_rank": place,
             "global_ranks": members or None,
         })  # fmt: skip
-    return pa.Table.from_pylist(rows, schema=GROUPS)
+    return groups_table(rows)
+
+
+def groups_table(rows: list[dict[str, Any]]) -> pa.Table:
+    """Rows of the canonical table `groups`, as a table."""
+    import pyarrow as pa  # here: who looks for profiles makes no rows
+
+    schema = pa.schema([
+        ("group_hash", pa.string()), ("group_name", pa.string()), ("group_label", pa.string()),
+        ("parallel_kind", pa.string()), ("group_rank", pa.int32()),
+        ("global_ranks", pa.list_(pa.int32())),
+    ])  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=schema)
 
 
 def coordinates(metadata: ProfilerMetadata, rank: int) -> dict[str, int | None]:

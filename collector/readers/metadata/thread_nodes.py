@@ -9,25 +9,23 @@ reading.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import duckdb
 import msgspec
-import pyarrow as pa
 
 from npuscope.errors import TraceFormatError
 
 from ...model import RankSource
 from .profiler_metadata import json_object
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _KEY = "npuscope_threads"
 _Time = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 _Since = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
-_RUNS = pa.schema([
-    ("series", pa.string()), ("start_ns", pa.int64()), ("interval_ns", pa.int64()),
-    ("node", pa.float64()), ("sample_count", pa.int64()),
-])  # fmt: skip
 
 
 class _Threads(msgspec.Struct):
@@ -62,6 +60,12 @@ def fill_thread_nodes(con: duckdb.DuckDBPyConnection, source: RankSource) -> Non
 
 
 def _runs(threads: _Threads) -> pa.Table:
+    import pyarrow as pa  # here: who looks for profiles makes no rows
+
+    schema = pa.schema([
+        ("series", pa.string()), ("start_ns", pa.int64()), ("interval_ns", pa.int64()),
+        ("node", pa.float64()), ("sample_count", pa.int64()),
+    ])  # fmt: skip
     interval_ns = threads.interval_ms * 1_000_000
     rows = [("device", threads.start_ns, 0, float(threads.device_node), 1)] if (
         threads.device_node is not None
@@ -77,4 +81,4 @@ def _runs(threads: _Threads) -> pa.Table:
         for thread, stays in threads.threads.items()
         for since_ms, node, count in stays
     ]
-    return pa.Table.from_pylist([dict(zip(_RUNS.names, row, strict=True)) for row in rows], _RUNS)
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)

@@ -9,6 +9,7 @@ in the profile told of is nobody's: it goes when the rank is linked, and is told
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
 
@@ -16,7 +17,9 @@ from ...discover.msprof_layout import device_of
 from ...model import RankSource, ReadLog
 from ...staging import has_table
 from ..delimited_text import Rows
-from ..sqlite import SqliteFile
+
+if TYPE_CHECKING:
+    from ..sqlite import SqliteFile
 
 
 def own_rows(source: RankSource, column: str) -> str:
