@@ -97,7 +97,7 @@ def report_rows(
     rows: list[dict[str, Any]] = []
     for facts in query.capture_facts(con, scope).to_dicts():
         here = replace(scope, run=facts["run"], capture=facts["capture"])
-        overview, ran = expert_overview(con, here), pipeline_told(con, here)
+        overview, ran = expert_overview(con, here), report_pipeline(con, here)
         found_now = findings(con, here, path=path, experts=overview)
         sections = {
             "findings": finding_rows(found_now),
@@ -162,7 +162,7 @@ def _mfu_rows(con: duckdb.DuckDBPyConnection, here: Scope) -> dict[str, Any]:
     }
 
 
-def pipeline_told(con: duckdb.DuckDBPyConnection, here: Scope) -> Answer | Message | None:
+def report_pipeline(con: duckdb.DuckDBPyConnection, here: Scope) -> Answer | Message | None:
     """What `pipeline_overview` tells, over all ranks only."""
     if here.rank is not None:
         return None

@@ -57,7 +57,7 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
     _VIEWS.setdefault(con, set()).update(names or ())
 
 
-def views_named(con: duckdb.DuckDBPyConnection, query: str) -> set[str] | None:
+def view_names(con: duckdb.DuckDBPyConnection, query: str) -> set[str] | None:
     """Metrics whose views anybody's query names, each as a word of it, for `open_views`.
 
     None (all) where that does not tell: what is no plain select (`show tables`), functions that

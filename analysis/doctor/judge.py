@@ -138,13 +138,13 @@ def _verdict(capability: Capability, rank: RankRecord) -> Verdict:
     return Verdict(
         capability.name,
         "no" if fatal else "partly",
-        join(dict.fromkeys(_said(lack.reason) for lack in is_decided), "; "),
-        join(dict.fromkeys(_said(text) for lack in lacks for text in lack.remedies), "; ") or None,
+        join(dict.fromkeys(_words(lack.reason) for lack in is_decided), "; "),
+        join(dict.fromkeys(_words(text) for lack in lacks for text in lack.remedies), "; ") or None,
         tuple(dict.fromkeys(setting for lack in lacks for setting in lack.settings)),
     )
 
 
-def _said(text: str) -> Message:
+def _words(text: str) -> Message:
     """Words of ours, to be translated within a sentence."""
     return text if isinstance(text, Message) else Message(text)
 
@@ -168,11 +168,11 @@ def _lack(need: Need, rank: RankRecord) -> _Lack | None:
             "{count} of {whole} only: for the others, {reason}",
             count=f"{count:,}",
             whole=f"{whole:,}",
-            reason=_said(reason),
+            reason=_words(reason),
         )
     return _Lack(
         is_fatal,
-        Message("{reason} ({why})", reason=_said(reason), why=_said(why)) if why else reason,
+        Message("{reason} ({why})", reason=_words(reason), why=_words(why)) if why else reason,
         remedies,
         settings,
     )

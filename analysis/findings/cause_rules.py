@@ -12,7 +12,7 @@ import polars as pl
 
 from npuscope.messages import Message, join
 
-from ..ranks.stragglers.blame import verdicts_told
+from ..ranks.stragglers.blame import suspect_reasons
 from ..wording import ms, percent, ranks_named
 from .finding import Finding
 from .material import Material
@@ -165,12 +165,12 @@ def slow_kernels(material: Material) -> Iterator[Finding]:
     )
 
 
-def suspects_named(material: Material) -> str:
+def suspect_sentence(material: Material) -> str:
     """Who is suspected of making others wait, and why, as `ranks` says it; empty: nobody."""
     hosts = material.hosts.select(rank="ranks", host_name="host").explode("rank")
     late = {rank for rows in _late_links(material) for rank in _ends(rows)}
     is_late = (pl.col("verdict") != "link") | pl.col("rank").is_in(late)
-    named = verdicts_told(material.suspects.filter(is_late), hosts)
+    named = suspect_reasons(material.suspects.filter(is_late), hosts)
     return Message("Suspected: {suspects}.", suspects=named) if named else ""
 
 

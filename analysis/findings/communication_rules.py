@@ -20,7 +20,7 @@ from npuscope.messages import Message, join
 from ..parts import COMMUNICATION
 from ..replay.captures import LESS
 from ..wording import ms, percent, ranks_named
-from .cause_rules import suspect_changes, suspects_named
+from .cause_rules import suspect_changes, suspect_sentence
 from .finding import Finding
 from .material import Material
 from .weigh import is_worth, mean, share, state
@@ -155,7 +155,7 @@ def late_ranks(material: Material) -> Iterator[Finding]:
     yield state(
         material,
         "late_ranks",
-        join((statement, suspects_named(material)), " "),
+        join((statement, suspect_sentence(material)), " "),
         stake_ns,
         "measured",
         "Exposed communication by which an operation is longer than on the group member that"

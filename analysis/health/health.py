@@ -128,7 +128,7 @@ _KINDS = {
 }  # fmt: skip
 
 
-def verdict_told(health: Health) -> str:
+def health_verdict(health: Health) -> str:
     """What went wrong how often, and the goodput where it is known."""
     steps, goodput = health.summary["steps_count"], health.summary["goodput_ratio"]
     if steps and not health.steps["step"].count():
@@ -155,7 +155,7 @@ def verdict_told(health: Health) -> str:
     return join(sentences, " ")
 
 
-def _sum_told(values: pl.Series) -> int | None:
+def _sum_or_none(values: pl.Series) -> int | None:
     """Their sum; None where no step tells any."""
     return int(values.sum()) if values.count() else None
 
@@ -176,8 +176,8 @@ def _summary(
         "useful_s": useful_s or None,
         "wall_s": wall_s,
         "goodput_ratio": useful_s / wall_s if wall_s else None,
-        "not_finite_count": _sum_told(steps["lost_count"]),
-        "skipped_count": _sum_told(steps["skipped_count"]),
+        "not_finite_count": _sum_or_none(steps["lost_count"]),
+        "skipped_count": _sum_or_none(steps["skipped_count"]),
         **{
             f"{name}_spikes_count": counts.get(name, 0) if count else None
             for name, count in judged.items()

@@ -153,7 +153,7 @@ def health_bounds(steps: pl.DataFrame, cards: Cards | None = None) -> pl.DataFra
     now_ns, generation_ns = sum(durations.values()), durations.get("generation", 0)
     is_split = cards is not None and cards.generating is not None
     step_rows = steps.drop_nulls(["other_ns", "step_ns"])
-    rates = _rated(step_rows)
+    rates = _rated_steps(step_rows)
     tokens = _job_rate(rates) * now_ns if rates.height else None
     rows: list[tuple[str, int | None, int]] = [("now", None, now_ns)]
     tail_ns = _mean_tail_ns(step_rows)
@@ -206,7 +206,7 @@ def health_scaling(logs: Mapping[int, pl.DataFrame]) -> pl.DataFrame:
     Raises UsageError for a log without tokens per second.
     """
     rows = []
-    samples = {count: _rated(steps) for count, steps in sorted(logs.items())}
+    samples = {count: _rated_steps(steps) for count, steps in sorted(logs.items())}
     for count, frame in samples.items():
         if frame.is_empty():
             raise UsageError(
@@ -238,7 +238,7 @@ _SCALING = {
 }  # fmt: skip
 
 
-def _rated(steps: pl.DataFrame) -> pl.DataFrame:
+def _rated_steps(steps: pl.DataFrame) -> pl.DataFrame:
     """Steps that tell a rate: tokens, time. Where not all tell their time, all count alike."""
     rows = steps.drop_nulls("tokens_per_second")
     time = pl.lit(1.0) if rows["step_ns"].null_count() else pl.col("step_ns").cast(pl.Float64)

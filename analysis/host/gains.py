@@ -12,7 +12,7 @@ from npuscope.messages import Message
 
 from ..memo import memoize
 from ..replay.capture_what_if import gain_of
-from ..replay.captures import LESS, MOST_OPERATIONS, CaptureJob, job_unasked
+from ..replay.captures import LESS, MOST_OPERATIONS, CaptureJob, job_within_limit
 from ..replay.variants.host_causes import FAR
 from ..scope import ALL, JOB, Scope
 from ..views import frame
@@ -80,7 +80,7 @@ def _of_capture(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
         words.append((FAR, None, word_of(FAR)))
     words += [("dispatch", None, f"host={LESS}"), ("between_steps", None, "between_steps=0")]
     free = mean_free_time(con, scope, by="operator")
-    job = job_unasked(con, scope)
+    job = job_within_limit(con, scope)
     others = [word for cause, _, word in words if cause in CALLS]
     rows: list[tuple[object, ...]] = []
     for cause, operator, word in words:

@@ -12,7 +12,7 @@ from npuscope.messages import Message
 from ..catalog import column_names
 from ..flops.chips import peaks
 from ..memo import memoize
-from ..replay.captures import MOST_OPERATIONS, job_unasked
+from ..replay.captures import MOST_OPERATIONS, job_within_limit
 from ..replay.critical_path import types_on_path
 from ..scope import ALL, JOB, Scope
 from ..views import frame
@@ -206,7 +206,7 @@ def _paths(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
         places = frame(con, f"select distinct run, capture from ranks {clause}", values)
         for run, capture in places.iter_rows():
             here = Scope(run, capture)
-            job = job_unasked(con, here)
+            job = job_within_limit(con, here)
             if job is None:
                 continue
             mine = types_on_path(job, scope.step)

@@ -164,7 +164,7 @@ def operation_count(con: duckdb.DuckDBPyConnection, scope: Scope) -> int:
     return int(frame(con, f"select {' + '.join(tables)}", [*values, *values]).item())
 
 
-def job_unasked(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob | None:
+def job_within_limit(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob | None:
     """The capture as a graph; None where that would take too long for who did not ask for it, its
     ranks were not compared, or it has nothing to replay."""
     if not is_told(con) or operation_count(con, scope) > MOST_OPERATIONS:

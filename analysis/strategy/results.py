@@ -117,7 +117,7 @@ def with_front(strategies: pl.DataFrame) -> pl.DataFrame:
     return strategies.with_columns(is_front=pl.col("fits") & (pl.col("peak_bytes") < before))
 
 
-def strategy_named(row: Mapping[str, object]) -> str:
+def strategy_name(row: Mapping[str, object]) -> str:
     """A strategy in a few letters."""
     sizes = " ".join(
         f"{name.upper()}{row[name]}" for name in ("tp", "pp", "vpp", "cp", "ep") if row[name] != 1

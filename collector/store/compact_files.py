@@ -67,13 +67,13 @@ def exchange_compacted(
 ) -> None:
     """Replace a capture's list of compact files at once by what `change` makes of it."""
 
-    def changed(content: bytes | None) -> bytes:
+    def rewrite(content: bytes | None) -> bytes:
         former = CompactFiles()
         with contextlib.suppress(msgspec.MsgspecError):
             former = decode(content or b"", CompactFiles)
         return msgspec.json.encode(change(former))
 
-    update(capture_folder / COMPACTED, changed)
+    update(capture_folder / COMPACTED, rewrite)
 
 
 def segment(manifest: Manifest, table: str, version: str) -> Segment | None:

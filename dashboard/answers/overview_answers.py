@@ -112,7 +112,7 @@ def stage_of_ranks(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.Dat
     return ranks.join(of_stage, on="pp_rank", how="inner")
 
 
-def step_told(
+def step_words(
     row: Mapping[str, Any], rank: int | None, *, is_alone: bool = False
 ) -> tuple[Message | None, str]:
     """A step's length, where it is known, and the parts that it is made of: a row of `mean_steps`,

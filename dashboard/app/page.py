@@ -301,7 +301,7 @@ def _box(event: Any) -> dict[str, tuple[Any, Any]] | None:
 def open_page(name: str) -> Page:
     """Header and connection of a page; ends the script where there is nothing to show yet."""
     versions = sources.versions()  # before anything is read: what is published meanwhile is newer
-    choices = sources.known()
+    choices = sources.choices()
     view = header.current_view(choices)
     say = language_of(view.lang)
     capture = choices.capture(view)

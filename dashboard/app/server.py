@@ -161,7 +161,7 @@ def _warm_up() -> None:
     from . import aside, sources
 
     with contextlib.suppress(NpuscopeError, duckdb.Error, OSError):
-        choices = sources.known()
+        choices = sources.choices()
         view = view_of({}, choices)
         capture = choices.capture(view)
         if capture is None:

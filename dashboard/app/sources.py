@@ -245,7 +245,7 @@ def look_again() -> bool:
     return is_torn
 
 
-def known() -> Choices:
+def choices() -> Choices:
     """Everything that can be chosen, the newest capture first."""
     stores = what_is_served()
     known_stores = [

@@ -106,7 +106,7 @@ class _TileRequest:
         store = params.get("store")
         captures = [
             one
-            for one in sources.known().captures
+            for one in sources.choices().captures
             if [one.run, one.capture] == names and store in (None, one.store)
         ]
         if not captures:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 import polars as pl
 
-from npuscope.analysis.strategy.results import strategy_named
+from npuscope.analysis.strategy.results import strategy_name
 from npuscope.analysis.wording import ms
 from npuscope.messages import Message
 
@@ -72,7 +72,7 @@ def _points(
         return
     figure.add_scatter(
         x=(rows["step_ns"] / divisor).to_list(), y=(rows["peak_bytes"] / _GIB).to_list(),
-        text=[strategy_named(row) for row in rows.iter_rows(named=True)],
+        text=[strategy_name(row) for row in rows.iter_rows(named=True)],
         hovertemplate="%{text}<br>%{x:,.2f}, %{y:,.2f} GiB<extra></extra>",
         mode=mode, marker=marker, line={"color": WORSE, "width": 1}, name=name,
     )  # fmt: skip
@@ -82,7 +82,7 @@ def parts_figure(row_of: pl.DataFrame, say: Say) -> go.Figure:
     """Parts of the steps of some strategies (rows of the metric `search`), the first on top."""
     rows = row_of.to_dicts()
     divisor, unit = fitting_unit(row_of["step_ns"].max(), "time")
-    names = [f"{place}. {strategy_named(row)}" for place, row in enumerate(rows, start=1)]
+    names = [f"{place}. {strategy_name(row)}" for place, row in enumerate(rows, start=1)]
     figure = go.Figure()
     for part, (word, colour) in PARTS.items():
         values = [row[f"{part}_ns"] for row in rows]

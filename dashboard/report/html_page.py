@@ -75,7 +75,7 @@ def fragment(blocks: Iterable[Block]) -> str:
     return _environment().get_template("capture.html.jinja").render(parts=parts, say=say)
 
 
-def drawn(chart: Chart, say: Say) -> go.Figure:
+def chart_figure(chart: Chart, say: Say) -> go.Figure:
     """The figure of a chart, every name in it made visible."""
     return visible_names(_FIGURES[chart.name](chart.frame, say))
 
@@ -116,7 +116,7 @@ def _part(block: Block, say: Say) -> dict[str, Any]:
     if isinstance(block, Bullets):
         return {"kind": "bullets", "title": say(block.title), "lines": list(map(say, block.lines))}
     if isinstance(block, Chart):
-        figure = drawn(block, say)
+        figure = chart_figure(block, say)
         figure.update_layout(template="plotly_white")
         html = figure.to_html(full_html=False, include_plotlyjs=False, config=_CONFIG)
         sources = [(one.name, one.file, say(one.meaning)) for one in drawn_in(block.name)]

@@ -28,7 +28,7 @@ from npuscope.analysis.report_rows import (
     is_across,
     mfu_losses,
     no_waterfall,
-    pipeline_told,
+    report_pipeline,
 )
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.wording import megabytes, ms, percent, plain, ranks_named, shell_word, us
@@ -68,7 +68,7 @@ def report(
         frame = query.steps(con, here)
         if frame.is_empty():
             continue
-        overview, ran = expert_overview(con, here), pipeline_told(con, here)
+        overview, ran = expert_overview(con, here), report_pipeline(con, here)
         sections = (
             _steps(con, here, frame),
             _spread(con, here),

@@ -20,7 +20,7 @@ _INDENT = (0, 0, 0, 3)
 _MOST = 6  # findings: `npuscope findings` has all, with their evidence
 
 
-def drawn(block: Block) -> Iterator[RenderableType]:
+def renderables(block: Block) -> Iterator[RenderableType]:
     """What stands on the screen for a block; charts are left to its tables."""
     if isinstance(block, Heading):
         yield Text(block.text, style="bold reverse")

@@ -304,7 +304,7 @@ def _rows_by_exchange(
         if key not in visited
     }
     rows: list[tuple[Any, ...]] = []
-    numbers = {key: _got(sizes) for key, sizes in parts.items()}
+    numbers = {key: _differing_sizes(sizes) for key, sizes in parts.items()}
     sizes_bytes = [np.asarray(repeats) for repeats in numbers.values() if repeats is not None]
     token_bytes = _token_bytes(sizes_bytes)
     for key, repeats in numbers.items():
@@ -326,7 +326,7 @@ def _rows_by_exchange(
     return rows
 
 
-def _got(sizes: pl.Series) -> Numbers | None:
+def _differing_sizes(sizes: pl.Series) -> Numbers | None:
     """Of pairs of all-to-alls the sizes that differ, where the other one of each pair never does;
     None where neither is so."""
     if sizes.null_count() or len(sizes) % 2 or not len(sizes):

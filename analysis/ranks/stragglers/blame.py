@@ -154,7 +154,7 @@ def by_rank(rows: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def verdicts_told(ranked: pl.DataFrame, hosts: pl.DataFrame) -> str:
+def suspect_reasons(ranked: pl.DataFrame, hosts: pl.DataFrame) -> str:
     """Which ranks of `by_rank` are suspected of what, as `rank 5: slow link; ...`; empty: none.
     `hosts`: rank, host_name, of the ranks whose host is known; it is named where it is suspected.
     """

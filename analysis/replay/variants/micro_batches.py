@@ -70,7 +70,7 @@ def micro_batches(
     old = _longest(pipelines, np.tile(usual, (recorded, 1)), np.repeat(place, steps, axis=1))
     if count == recorded:
         return own
-    new = _longest(pipelines, *_drawn(usual, recorded, count))
+    new = _longest(pipelines, *_draw(usual, recorded, count))
     rest = job.replay.lengths()[usual] - old
     # Another run draws anew, as what was measured was drawn once.
     noise = new.var() * (1 / steps + count / ((recorded - 1) * steps))
@@ -112,7 +112,7 @@ def _longest(pipelines: list[Pipeline], step: Picks, micro_batch: Picks) -> Time
     return longest
 
 
-def _drawn(steps: Picks, recorded: int, count: int) -> tuple[Picks, Picks]:
+def _draw(steps: Picks, recorded: int, count: int) -> tuple[Picks, Picks]:
     """Recorded micro-batches of which many steps are made, each drawn with all its stages and
     passes. The last one of a step also reduces gradients: it is drawn from last ones."""
     chance = np.random.default_rng(0)

@@ -115,7 +115,7 @@ def _read_file(
     type of names of PMU columns."""
     _note_variants(rows, log)
 
-    def named(source: str) -> str:
+    def stackless(source: str) -> str:
         return _without_stacks(rows, source) if stacked else source
 
     # One pass over the text: rows that are no kernels are few, and leave again.
@@ -127,14 +127,14 @@ def _read_file(
             con,
             rows,
             log,
-            lambda source: f"{insert} {_kernels_sql(rows, named(source), own, keys)}",
+            lambda source: f"{insert} {_kernels_sql(rows, stackless(source), own, keys)}",
             numbers,
             _WAIT if numbers else (),
         )
     else:
         table = "_light"
         create = "create or replace temp table _light as"
-        fill(con, rows, log, lambda source: f"{create} {_light_sql(rows, named(source), own)}")
+        fill(con, rows, log, lambda source: f"{create} {_light_sql(rows, stackless(source), own)}")
     bad = con.execute(f"delete from {table} where start_ns is null").fetchone() or (0,)
     lose(
         log,

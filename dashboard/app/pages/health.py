@@ -4,7 +4,7 @@ import polars as pl
 import streamlit as st
 
 from npuscope.analysis.health import run_health
-from npuscope.analysis.health.health import summary_row, verdict_told
+from npuscope.analysis.health.health import health_verdict, summary_row
 from npuscope.analysis.health.post_training import health_bounds, health_phases
 from npuscope.analysis.health.token_drops import health_dropped
 from npuscope.analysis.wording import UNKNOWN, number, percent
@@ -29,7 +29,7 @@ captures = page.frame(
     run_health.health_captures, capture=None, rank=None, step=None, is_across=page.is_across
 )
 (summary,) = summary_row(health).to_dicts()
-page.verdict(verdict_told(health))
+page.verdict(health_verdict(health))
 
 
 def rate(value: float | None) -> str:

@@ -20,7 +20,7 @@ mean = page.frame(means.mean_steps)
 if mean.height and mean["length_ns"][0] is not None:
     row = mean.row(0, named=True)
     facts = page.frame(query.capture_facts, rank=None, step=None)
-    whole, parts = overview_answers.step_told(
+    whole, parts = overview_answers.step_words(
         row, page.view.rank, is_alone=facts["step_count"].to_list() == [1]
     )
     uneven = overview_answers.uneven(page.frame(means.mean_steps, by="stage", rank=None))

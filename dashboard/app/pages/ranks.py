@@ -29,7 +29,7 @@ if steps.is_empty():
 
 def say_who(ranked: pl.DataFrame) -> None:
     """Who is suspected, of what, and how much of the waiting goes back to them."""
-    named = blamed_ranks.verdicts_told(ranked, hosts)
+    named = blamed_ranks.suspect_reasons(ranked, hosts)
     if not named:
         page.verdict(answers.nobody(ranked))
         return

@@ -8,7 +8,7 @@ from npuscope.analysis.strategy.results import (
     SIZES,
     chosen_sizes,
     sizes_text,
-    strategy_named,
+    strategy_name,
     strategy_words,
     with_sizes,
 )
@@ -76,13 +76,13 @@ with slot.container():
     page.verdict(
         Message(
             "The fastest that fits takes {step} s a step: {strategy}",
-            step=figure("{:,.4g}", first["step_ns"] / 1e9), strategy=visible(strategy_named(first)),
+            step=figure("{:,.4g}", first["step_ns"] / 1e9), strategy=visible(strategy_name(first)),
         )
     )  # fmt: skip
 page.figure(front_figure(strategies, best, results.budget_bytes, say), key="search_front")
 page.text("Both axes are logarithmic; the dashed line is the memory that a strategy may take.")
 
-names = [strategy_named(row) for row in best.iter_rows(named=True)]
+names = [strategy_name(row) for row in best.iter_rows(named=True)]
 selection = st.multiselect(
     say("compare"),
     names,

@@ -202,7 +202,7 @@ class Heatmap:
         for at in range((layers[1] - layers[0]) // lines_each + 1):
             line = Text(f"{layers[0] + at * lines_each:>{margin - 2}} |")
             for column in range(width):
-                line.append(*_drawn(cells.get((at, column))))
+                line.append(*_level_block(cells.get((at, column))))
             yield line
         yield Text(" " * (margin - 1) + "+" + "-" * width)
         last = str(items[1])
@@ -234,7 +234,7 @@ def bin_maxima(
     return blocks
 
 
-def _drawn(value: float | None) -> tuple[str, str]:
+def _level_block(value: float | None) -> tuple[str, str]:
     if value is None:
         return _UNKNOWN
     _, block, colour = next(level for level in reversed(LEVELS) if value >= level[0])

@@ -109,9 +109,9 @@ def compare(
         document(blocks, html, out, lang)
         leave_where_partial(*beside.places)
         return
-    from npuscope.dashboard.report.report_terminal import drawn
+    from npuscope.dashboard.report.report_terminal import renderables
 
-    for part in chain.from_iterable(map(drawn, comparison_tables(comparison))):
+    for part in chain.from_iterable(map(renderables, comparison_tables(comparison))):
         show(part)
     say_notes(notes)
     leave_where_partial(*beside.places)

@@ -70,9 +70,9 @@ def report(
             if html is not None or markdown:
                 document(blocks, html, out, lang)
             else:
-                from npuscope.dashboard.report.report_terminal import drawn
+                from npuscope.dashboard.report.report_terminal import renderables
 
-                for part in chain.from_iterable(map(drawn, blocks)):
+                for part in chain.from_iterable(map(renderables, blocks)):
                     show(part)
 
 

@@ -248,7 +248,7 @@ def sql(
       npuscope sql ./profiles "show tables"
       npuscope sql ./profiles "select rank, sum(dur_ns) from kernels where is_compute group by rank"
     """
-    from npuscope.analysis.views import open_views, views_named
+    from npuscope.analysis.views import open_views, view_names
     from npuscope.dashboard import results
     from npuscope.selects import lock_down, run_select
 
@@ -265,7 +265,7 @@ def sql(
                 f"note: this was read as runs {' and '.join(runs)}: a query without"
                 " `where run = ...` reads all of them"
             )
-        open_views(data.con, views_named(data.con, query))
+        open_views(data.con, view_names(data.con, query))
         lock_down(data.con, data.target)
         reader = run_select(data.con, query)
         if out is not None:

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from npuscope.analysis.health.health import Health, health, spike_change, verdict_told
+from npuscope.analysis.health.health import Health, health, health_verdict, spike_change
 from npuscope.analysis.health.steps import PHASE_COLUMNS
 from npuscope.collector.readers.train_log.log_facts import LogFacts
 from npuscope.collector.readers.train_log.log_lines import COLUMNS, MORE_COLUMNS
@@ -91,10 +91,10 @@ def test_planted_spikes(seed: int) -> None:
 
 def test_the_verdict_counts_what_went_wrong() -> None:
     calm = of(range(100), elapsed_s=[1.0] * 100, loss=[2.0] * 100)
-    assert verdict_told(calm) == "Nothing went wrong in 100 steps that the rules know."
+    assert health_verdict(calm) == "Nothing went wrong in 100 steps that the rules know."
     nan = [None, 1.0, None]
     lost = of(range(3), elapsed_s=[1.0] * 3, at_s=[1.0, 2.0, 5.0], not_finite_count=nan)
-    assert verdict_told(lost) == "In 3 steps: stretches without a number: 1. Goodput is 60.0 %."
+    assert health_verdict(lost) == "In 3 steps: stretches without a number: 1. Goodput is 60.0 %."
 
 
 def test_the_first_steps_are_judged_by_their_own_spread() -> None:
@@ -112,7 +112,7 @@ def test_the_first_steps_are_judged_by_their_own_spread() -> None:
         assert events(short, "spike") == []
         assert short.summary["grad_norm_spikes_count"] == told
         assert short.summary["grad_norm_spikes_per_1000_steps"] == told
-        is_said = "Steps are too few to tell spikes of grad_norm." in verdict_told(short)
+        is_said = "Steps are too few to tell spikes of grad_norm." in health_verdict(short)
         assert is_said is (told is None)
     rate = of(range(40), grad_norm=[1.0] * 39 + [30.0]).summary["grad_norm_spikes_per_1000_steps"]
     assert rate == pytest.approx(1000 / 24)
@@ -127,7 +127,7 @@ def test_spikes_of_steps_without_a_number_are_unknown() -> None:
         assert found.summary[f"{name}_spikes_per_1000_steps"] is None
     assert "no spikes to compare" in str(spike_change(found, of_steps(60), "grad_norm")["text"])
     told = "The log does not number its steps: spikes and changes are unknown."
-    assert verdict_told(found) == told
+    assert health_verdict(found) == told
 
 
 def test_a_new_level_is_no_spike() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.ranks.rank_views import open_across
-from npuscope.analysis.ranks.stragglers.blame import by_rank, verdicts_told
+from npuscope.analysis.ranks.stragglers.blame import by_rank, suspect_reasons
 from npuscope.analysis.ranks.stragglers.stragglers import stragglers
 from npuscope.dashboard.locale.language import language_of
 from npuscope.sample_traces.job import Job
@@ -235,11 +235,11 @@ def test_several_ranks_of_one_verdict_have_plural_words() -> None:
     unknown = pl.DataFrame(
         {"rank": [1], "host_name": [None]}, schema_overrides={"host_name": pl.String}
     )
-    told = verdicts_told(ranked, unknown)
+    told = suspect_reasons(ranked, unknown)
     assert told == "ranks 0, 2: more tokens in their all-to-alls; rank 1: its host launches late"
     assert language_of("zh")(told).startswith("rank 0, 2：各自 all-to-all 中 token 更多")
     known = pl.DataFrame({"rank": [0, 1], "host_name": ["node00", "node01"]})
-    assert verdicts_told(ranked, known).endswith("rank 1: launches come late on host node01")
+    assert suspect_reasons(ranked, known).endswith("rank 1: launches come late on host node01")
 
 
 @pytest.fixture

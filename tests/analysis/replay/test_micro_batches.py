@@ -9,7 +9,7 @@ import pytest
 
 from npuscope.analysis.replay.capture_what_if import changed_work, whatif_notes, whatif_steps
 from npuscope.analysis.replay.changes import parse_change
-from npuscope.analysis.replay.variants.micro_batches import _drawn
+from npuscope.analysis.replay.variants.micro_batches import _draw
 from npuscope.analysis.wording import ms
 from npuscope.errors import CannotAnswer, UsageError
 from npuscope.sample_traces.generate import Job
@@ -88,7 +88,7 @@ def test_other_changes_stand_beside_other_micro_batches_but_not_of_chunks() -> N
 
 
 def test_draws_are_of_recorded_micro_batches_and_the_last_of_last_ones() -> None:
-    step, place = _drawn(np.arange(3), 4, 8)
+    step, place = _draw(np.arange(3), 4, 8)
     assert step.shape == place.shape and len(step) == 8
     assert (place[-1] == 3).all() and set(place[:-1].ravel()) == {0, 1, 2}
     assert set(step.ravel()) == {0, 1, 2}

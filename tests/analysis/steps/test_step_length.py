@@ -19,7 +19,7 @@ from npuscope.analysis.summaries import summarise
 from npuscope.analysis.trends import trends
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
-from npuscope.dashboard.answers.overview_answers import step_told
+from npuscope.dashboard.answers.overview_answers import step_words
 from npuscope.dashboard.exporter.snapshot import take_snapshot
 from npuscope.profile import summary_versions
 from npuscope.sample_traces.generate import Form, Job, small, write_job
@@ -119,7 +119,7 @@ def test_every_way_out_says_the_same(job: Job, form: Form, tmp_path: Path) -> No
         assert sum(mine) == pytest.approx(spans[-1][1] - spans[0][0], abs=2)
     con: Any = store.open(path, summaries=summary_versions())
     assert trends(con).captures["step_ns"].to_list() == pytest.approx([mean_ns], abs=2)
-    headline, _ = step_told(means.mean_steps(con).row(0, named=True), None)
+    headline, _ = step_words(means.mean_steps(con).row(0, named=True), None)
     assert headline == f"{mean_ns / 1e6:,.3f} ms a step of the job"
     samples = take_snapshot(path, now_s=0.0).samples
     (one,) = samples["npuscope_step_seconds"]

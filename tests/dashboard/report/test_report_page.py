@@ -16,7 +16,7 @@ from npuscope.analysis.catalog import drawn_in, metrics
 from npuscope.analysis.pipeline.answer import pipeline_answer
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay import captures
-from npuscope.analysis.report_rows import pipeline_told, report_rows
+from npuscope.analysis.report_rows import report_pipeline, report_rows
 from npuscope.analysis.scope import ALL, Scope
 from npuscope.analysis.wording import percent, ranks_named
 from npuscope.collector.store import store
@@ -174,9 +174,9 @@ def test_a_pipeline_that_is_not_recognised_is_a_sentence(monkeypatch: pytest.Mon
     con = store.open(sample_store)
     open_across(sample_store, con)
     ((run, capture),) = con.execute("select distinct run, capture from ranks").fetchall()
-    [block] = pipeline_section(pipeline_told(con, Scope(run, capture)))
+    [block] = pipeline_section(report_pipeline(con, Scope(run, capture)))
     assert isinstance(block, Sentence) and "recognised here up to 10" in block.text
-    assert not [*pipeline_section(pipeline_told(con, Scope(run, capture, rank=0)))]
+    assert not [*pipeline_section(report_pipeline(con, Scope(run, capture, rank=0)))]
 
 
 def test_names_from_a_profile_are_text_on_the_page(hostile: list[Block]) -> None:

@@ -35,7 +35,7 @@ def place(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> Mapping[str, s
     """The sample is served; its names."""
     for name, value in environment_of(ServedStores([Place(str(sample_store), "sample")])).items():
         monkeypatch.setenv(name, value)
-    one = sources.known().captures[0]
+    one = sources.choices().captures[0]
     return {"store": "sample", "run": one.run, "capture": one.capture}
 
 
@@ -149,7 +149,7 @@ def test_who_has_a_tile_is_told_so_until_the_store_changes(
     publish_job(tmp_path, job, "20251127T043437.000Z", published_s=1, ranks=(0, 1))
     for name, value in environment_of(ServedStores([Place(str(tmp_path), "store")])).items():
         monkeypatch.setenv(name, value)
-    one = sources.known().captures[0]
+    one = sources.choices().captures[0]
     tile: dict[str, object] = {
         "run": one.run, "capture": one.capture, "part": "device", "ranks": "0", "level": 20,
         "index": 0,

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from npuscope.dashboard.answers.overview_answers import step_told
+from npuscope.dashboard.answers.overview_answers import step_words
 from tests.dashboard.app.visited_pages import visit
 
 OF_ALL = "Of all ranks and steps, whatever is chosen above."
@@ -41,12 +41,12 @@ def test_a_verdict_of_all_ranks_says_so_where_one_is_chosen(
 def test_the_overview_names_the_rank_that_its_figures_are_of() -> None:
     row = {"job_step_ns": 5e6, "step_ns": 4.5e6, "length_ns": 4e6, "computing_ns": 3e6,
            "exposed_communication_ns": 1e6, "free_ns": 0.0}  # fmt: skip
-    whole, parts = step_told(row, 3)
+    whole, parts = step_words(row, 3)
     assert whole == "4.500 ms a step of rank 3" and parts.startswith("The work of rank 3 spans")
-    whole, parts = step_told(row, None)
+    whole, parts = step_words(row, None)
     assert whole == "5.000 ms a step of the job" and "a mean rank" in parts
     beyond = "Some of it is outside the step: "
-    assert beyond not in parts and beyond in step_told(row | {"job_step_ns": 3.99e6}, None)[1]
-    alone = step_told(row | {"job_step_ns": 3.99e6}, None, is_alone=True)[1]
+    assert beyond not in parts and beyond in step_words(row | {"job_step_ns": 3.99e6}, None)[1]
+    alone = step_words(row | {"job_step_ns": 3.99e6}, None, is_alone=True)[1]
     assert alone.endswith("outside the step, as ranks begin at different times.")
-    assert step_told(row | {"job_step_ns": None}, None) == (None, parts)
+    assert step_words(row | {"job_step_ns": None}, None) == (None, parts)

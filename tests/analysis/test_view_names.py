@@ -1,7 +1,7 @@
 import duckdb
 import pytest
 
-from npuscope.analysis.views import views_named
+from npuscope.analysis.views import view_names
 from tests.analysis.tables import connect
 
 
@@ -12,11 +12,11 @@ def con() -> duckdb.DuckDBPyConnection:
 
 def test_a_query_names_views_however_it_spells_them(con: duckdb.DuckDBPyConnection) -> None:
     query = 'with Step_Summary as (select * from "Step_Lengths") select * from step_summary'
-    assert views_named(con, query) == {"step_lengths", "steps"}
+    assert view_names(con, query) == {"step_lengths", "steps"}
 
 
 def test_a_query_of_recorded_tables_names_no_view(con: duckdb.DuckDBPyConnection) -> None:
-    assert views_named(con, "select * from kernels join ranks using (rank)") == set()
+    assert view_names(con, "select * from kernels join ranks using (rank)") == set()
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_a_query_of_recorded_tables_names_no_view(con: duckdb.DuckDBPyConnection
 def test_a_query_whose_tables_are_not_told_takes_all(
     con: duckdb.DuckDBPyConnection, query: str
 ) -> None:
-    assert views_named(con, query) is None
+    assert view_names(con, query) is None
