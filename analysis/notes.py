@@ -225,7 +225,10 @@ def _forward(forward: pl.DataFrame) -> Iterable[str]:
 
 def _warm_up(steps: pl.DataFrame) -> Iterable[str]:
     if steps.height:
-        lengths = ", ".join(f"{ns / 1e6:,.1f}" for ns in steps["step_ns"])
+        lengths, usual = (
+            ", ".join(f"{ns / 1e6:,.1f}" for ns in values)
+            for values in (steps["step_ns"], steps["median_ns"].unique(maintain_order=True))
+        )
         one = "step {steps} is warm-up ({told} ms, later steps {usual} ms): excluded from means."
         several = (
             "steps {steps} are warm-up ({told} ms, later steps {usual} ms): excluded from means."
@@ -234,7 +237,7 @@ def _warm_up(steps: pl.DataFrame) -> Iterable[str]:
             one if steps.height == 1 else several,
             steps=numbers(steps["step"]),
             told=lengths,
-            usual=f"{steps['median_ns'][0] / 1e6:,.1f}",
+            usual=usual,
         )
 
 
