@@ -331,7 +331,7 @@ def _times(ops: Operations, passes: pl.DataFrame, named: NamedSchedule) -> pl.Da
     return passes.with_columns(
         start_ns=pl.col("start") + ops.zero_ns,
         end_ns=pl.col("end") + ops.zero_ns,
-        before_ns=_ends_before(ops, rank, start) + ops.zero_ns,
+        before_ns=_ends_before(ops, rank.astype(np.int64), start) + ops.zero_ns,
         compute_ns=pl.when("is_beside").then("busy").otherwise(computing),
         exposed_comm_ns=busy - computing,
         confidence=pl.when("is_in_order").then(pl.lit(sure)).otherwise(pl.lit("low")),
@@ -346,8 +346,8 @@ def _ends_before(ops: Operations, rank: Integers, start: Integers) -> pl.Series:
     span = int(end.max(initial=0)) - zero + 1
     latest = np.maximum.accumulate(ops.rank[at] * np.int64(span) + end - zero)
     before = np.searchsorted(
-        ops.rank[at] * np.int64(span) + begin - zero, rank * np.int64(span) + start - zero
+        ops.rank[at] * np.int64(span) + begin - zero, rank * span + start - zero
     )
-    ends = pl.Series(latest)[np.maximum(before - 1, 0)] - pl.Series(rank * np.int64(span)) + zero
+    ends = pl.Series(latest)[np.maximum(before - 1, 0)] - pl.Series(rank * span) + zero
     had_begun = pl.Series((before > 0) & (ops.rank[at[np.maximum(before - 1, 0)]] == rank))
     return pl.select(pl.when(had_begun).then(ends)).to_series()
