@@ -11,10 +11,12 @@ import polars as pl
 
 from npuscope.messages import Message
 
+from ..memo import latest
 from ..pipeline.tries_notes import work_note
+from ..scope import Scope
 from ..wording import ms, numbers, percent
 from .capture_changes import apply_change
-from .captures import CaptureJob, Other, Ratios, replay, replay_notes
+from .captures import CaptureJob, Other, Ratios, capture_job, replay, replay_notes
 from .changes import Change, parse_change
 from .critical_path import time_by_part
 from .points import Flags, Integers
@@ -85,6 +87,18 @@ def whatif_steps(
         pl.lit(job.run).alias("run"), pl.lit(job.capture).alias("capture"), pl.all(),
         pl.Series("saved", saved, dtype=schema), pl.Series("contributions", alone, dtype=named),
     )  # fmt: skip
+
+
+@latest
+def whatif_answer(
+    con: duckdb.DuckDBPyConnection, scope: Scope, words: Sequence[str]
+) -> tuple[pl.DataFrame, list[str]]:
+    """Rows of the metric for changes in words, and what to know beside them: that steps hold other
+    work, and how far a replay can be trusted. Raises as `whatif_steps` and `capture_job` do."""
+    changes = [parse_change(word) for word in words]
+    job = capture_job(con, scope)
+    rows = whatif_steps(con, job, changes)
+    return rows, changed_work(con, job, changes, rows) + whatif_notes(job, changes)
 
 
 def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
@@ -272,10 +286,12 @@ def _long_steps(job: CaptureJob) -> list[str]:
     """Steps in the mean that are as long as warm-up steps would be: a step that is the mean of a
     checkpoint's and of usual ones never ran."""
     lengths = job.measured.lengths()[job.usual]
-    median = float(np.median(lengths)) if len(lengths) else 0.0
-    distance = float(np.median(np.abs(lengths - median))) if len(lengths) else 0.0
+    # Beside many short evaluations a step of training is none of these.
+    trained = job.measured.lengths()[job.trained]
+    median = float(np.median(trained)) if len(trained) else 0.0
+    distance = float(np.median(np.abs(trained - median))) if len(trained) else 0.0
     is_long = (lengths > _LONG * median) & (lengths > median + _LONG_DISTANCES * distance)
-    if len(lengths) < _LEAST_STEPS or not is_long.any():
+    if len(trained) < _LEAST_STEPS or not is_long.any():
         return []
     return [
         Message(
