@@ -126,9 +126,13 @@ def _steps(job: CaptureJob, other: Other) -> tuple[pl.DataFrame, Other]:
     lost = job.contention.lost_ratio
     share = job.residue.max(axis=1) + (_UNKNOWN_CONTENTION if lost is None else 0)
     margin = np.abs(replayed - measured) + np.abs(change) * share
-    if len(change) > 1:
-        differs = change - other.added_ns  # which is known of each step
-        margin = margin + 2 * differs.std(ddof=1) / np.sqrt(len(change))
+    differs = (change - other.added_ns).astype(float)  # what is added is known of each step
+    # Evaluations differ from steps of training by what they are, not by chance.
+    kinds = np.array([step in job.forward for step in job.ops.steps], np.int64)
+    counts = np.bincount(kinds)
+    differs -= (np.bincount(kinds, weights=differs) / np.maximum(counts, 1))[kinds]
+    if freedom := len(differs) - np.count_nonzero(counts):
+        margin = margin + 2 * np.sqrt(differs @ differs / freedom / len(differs))
     margin = margin + np.where(change != 0, _LEAST_ERROR * replayed, 0)
     unsure = (job.residue + job.exogenous).max(axis=1)
     gaps = np.maximum(np.minimum(unsure, 1.0) * measured - _LEAST_ERROR * replayed, 0)

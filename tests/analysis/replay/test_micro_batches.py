@@ -87,6 +87,11 @@ def test_evaluation_steps_stay_as_they_ran_and_no_gain_of_training_is_spread_ove
     (told,) = [one for one in whatif_notes(job, change) if "as they ran" in one]
     assert f"({', '.join(map(str, evaluations))})" in told
     assert not any("as they ran" in one for one in whatif_notes(replay_of(SMALL), change))
+    # What evaluations change by less, surely, makes no range wider.
+    row = mean_of(tables(base), job, "kernel:GroupedMatmul=2")
+    slower = replace(base, slow_kernel="GroupedMatmul", slow_kernel_factor=2.0)
+    low, high = row["predicted_low_ns"], row["predicted_high_ns"]
+    assert low <= true_step_ns(slower) <= high < 1.02 * low
 
 
 @pytest.mark.slow
