@@ -10,12 +10,12 @@ import polars as pl
 
 from npuscope.messages import Message, join
 
-from .means import forward_steps
+from .means import forward_steps, mean_steps
 from .memo import memoize
 from .metric import part_sql, sql_text
 from .scope import ALL, Scope
 from .views import frame
-from .wording import numbers, ranks_named
+from .wording import ms, numbers, percent, ranks_named
 
 # Without all of these a rank was read lightly.
 LARGE_TABLES = frozenset({"kernels", "comm_ops", "host_ops", "launches", "memory"})
@@ -61,6 +61,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
             *_without_steps(_of(steps, here)),
             *_outside(_of(outside, here)),
             *_apart(_of(apart, here), _of(without_gradients, here)),
+            *_own_means(con, here, _of(apart, here), _of(without_gradients, here)),
             *_forward(_of(forward, here)),
             *_warm_up(_of(warm, here)),
             *_unfollowed_notes(_of(unfollowed, here)),
@@ -212,6 +213,44 @@ def _apart(apart: pl.DataFrame, without_gradients: pl.DataFrame) -> Iterable[str
         )
 
 
+def _own_means(
+    con: duckdb.DuckDBPyConnection,
+    here: Scope,
+    apart: pl.DataFrame,
+    without_gradients: pl.DataFrame,
+) -> Iterable[str]:
+    """What all means mix, of each of these programs by itself."""
+    for one in (without_gradients if apart.is_empty() else apart).to_dicts():
+        rows = mean_steps(con, here, by="rank")
+        (masked, step_ns), (other_masked, other_ns) = (
+            _mean_of_ranks(rows.filter(pl.col("rank").is_in(one[its])))
+            for its in ("ranks", "others")
+        )
+        if masked is not None or other_masked is not None:
+            yield Message(
+                "{ranks}: {masked} of their communication is masked in a mean step of {step} ms;"
+                " {others}: {other_masked} in one of {other_step} ms.",
+                ranks=ranks_named(one["ranks"]),
+                masked=percent(masked),
+                step=ms(step_ns),
+                others=ranks_named(one["others"]),
+                other_masked=percent(other_masked),
+                other_step=ms(other_ns),
+            )
+
+
+def _mean_of_ranks(rows: pl.DataFrame) -> tuple[float | None, float | None]:
+    """Of rows of `mean_steps` by rank: communication that compute hides, and the mean step's ns."""
+    count = pl.col("rank_step_count")
+    hidden, whole, step = (
+        (pl.col(name) * count).sum() for name in ("overlapped_ns", "communication_ns", "step_ns")
+    )
+    masked = rows.drop_nulls(["overlapped_ns", "communication_ns"]).select(hidden / whole)
+    lengths = rows.drop_nulls("step_ns").select(step / count.sum())
+    ratio, mean_ns = (one.to_series().fill_nan(None).item() for one in (masked, lengths))
+    return ratio, mean_ns
+
+
 def _forward(forward: pl.DataFrame) -> Iterable[str]:
     for one in forward.to_dicts():
         yield Message(
@@ -225,7 +264,10 @@ def _forward(forward: pl.DataFrame) -> Iterable[str]:
 
 def _warm_up(steps: pl.DataFrame) -> Iterable[str]:
     if steps.height:
-        lengths = ", ".join(f"{ns / 1e6:,.1f}" for ns in steps["step_ns"])
+        lengths, usual = (
+            ", ".join(f"{ns / 1e6:,.1f}" for ns in values)
+            for values in (steps["step_ns"], steps["median_ns"].unique(maintain_order=True))
+        )
         one = "step {steps} is warm-up ({told} ms, later steps {usual} ms): excluded from means."
         several = (
             "steps {steps} are warm-up ({told} ms, later steps {usual} ms): excluded from means."
@@ -234,7 +276,7 @@ def _warm_up(steps: pl.DataFrame) -> Iterable[str]:
             one if steps.height == 1 else several,
             steps=numbers(steps["step"]),
             told=lengths,
-            usual=f"{steps['median_ns'][0] / 1e6:,.1f}",
+            usual=usual,
         )
 
 

@@ -118,13 +118,15 @@ class Capture:
         with self._ask():
             return query.capture_facts(self._data.con, self._base)
 
-    def notes(self) -> list[str]:
-        """What to know beside the figures: limits of the capture, what reading lost or guessed."""
+    def notes(self, *changes: str) -> list[str]:
+        """What to know beside the figures: limits of the capture, what reading lost or guessed;
+        with changes, first how far `whatif` of these can be trusted."""
         from npuscope.analysis import query
 
+        trust = self._whatif(changes)[1] if changes else []
         with self._ask():
             notes = query.notes(self._data.con, self._base) + self._data.warnings
-            return [*self._data.left_out, *notes]
+            return [*trust, *self._data.left_out, *notes]
 
     def steps(self, *, rank: int | None = None, step: int | None = None) -> pl.DataFrame:
         """Each step of each rank: computing, communication, what of it is masked, free time."""
@@ -290,19 +292,18 @@ class Capture:
         """Steps as they would be with the changes (`rank:5=median`, `comm:ep=0.5`): a row per
         step, and one for their mean. Raises UsageError for a change that the capture cannot
         answer."""
-        from npuscope.analysis.replay.capture_what_if import whatif_steps
-        from npuscope.analysis.replay.captures import capture_job
-        from npuscope.analysis.replay.changes import parse_change
+        if not changes:
+            raise UsageError("say what changes, such as whatif('rank:5=median')")
+        return self._whatif(changes)[0]
+
+    def _whatif(self, changes: tuple[str, ...]) -> tuple[pl.DataFrame, list[str]]:
+        from npuscope.analysis.replay.capture_what_if import whatif_answer
 
         for word in changes:
             if not isinstance(word, str):
                 raise UsageError(f"change {word!r}: give a text such as rank:5=median")
-        parsed = [parse_change(word) for word in changes]
-        if not parsed:
-            raise UsageError("say what changes, such as whatif('rank:5=median')")
         with self._ask():
-            con = self._across()
-            return whatif_steps(con, capture_job(con, self._base), parsed)
+            return whatif_answer(self._across(), self._base, changes)
 
     def replay(self) -> pl.DataFrame:
         """How close a replay comes to the measured steps: how far to trust `whatif`."""

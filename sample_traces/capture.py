@@ -244,7 +244,7 @@ def _capture(
             name = names[call.group.name] = names.get(call.group.name, -1) + 1
             comm_ops.append(_comm_op(job, rank, event, step, name, here, launch, len(comm_ops) + 1))
             if call.on_vector_cores:
-                work = k.aiv_collective(event.payload_ns[0])
+                work = k.aiv_collective(event.transfers[0].dur_ns)
                 start_ns = event.ready_ns
                 kernels.append(Kernel(step, *here, None, work, start_ns, work.dur_ns, launch))
     last_ns = max(event.end_ns for event in events)
@@ -353,10 +353,8 @@ def _tasks(job: Job, rank: int, event: Event, call: CommCall) -> list[CommTask]:
             )
         )  # fmt: skip
 
-    for plane, ((peer, size_bytes), payload_ns) in enumerate(
-        zip(call.peers, event.payload_ns, strict=True)
-    ):
-        start_ns, ready_ns = event.start_ns + 260 * plane, event.ready_ns
+    for plane, (peer, size_bytes, payload_ns, from_ns) in enumerate(event.transfers):
+        start_ns, ready_ns = event.start_ns + 260 * plane, event.ready_ns + from_ns
         closing_ns = end_ns - 1_400 if plane == 0 else end_ns
         task(plane, "Notify_Record", start_ns, start_ns + 700, peer)
         task(plane, "Notify_Wait", start_ns + 900, ready_ns, peer)

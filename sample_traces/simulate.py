@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .calls import (
     BYTES_PER_NS,
@@ -67,17 +68,26 @@ class HostTimes:
         return self.dequeue_ns + 4_000
 
 
+class Transfer(NamedTuple):
+    """What goes to a peer (its position in the group) of a meeting, from when this is ready."""
+
+    peer: int
+    size_bytes: int
+    dur_ns: int
+    from_ns: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """A call that has happened, in true time. `ready_ns`: when a meeting's last member was there;
-    `payload_ns`: how long its payload took to each peer."""
+    `transfers`: what went to its peers."""
 
     call: KernelCall | CommCall | CopyCall
     host: HostTimes
     start_ns: int
     end_ns: int
     ready_ns: int = 0
-    payload_ns: tuple[int, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +205,7 @@ def on_clock(
 
     return (
         [Event(e.call, host(e.host), shift(e.start_ns), shift(e.end_ns), shift(e.ready_ns),
-               e.payload_ns) for e in events],
+               e.transfers) for e in events],
         [Wait(shift(w.start_ns), shift(w.end_ns), w.operator, w.kind) for w in waits],
         [Window(w.step, shift(w.start_ns), shift(w.end_ns)) for w in windows],
     )  # fmt: skip
@@ -319,30 +329,29 @@ def _crosses(job: Job) -> bool:
 
 def _meet(job: Job, ranks: dict[int, _Rank], meeting: list[_Arrival]) -> None:
     ready_ns = max(arrival.start_ns for arrival in meeting) + _READY_NS
-    payloads: list[tuple[int, ...]] = []
+    transfers: list[tuple[Transfer, ...]] = []
     for arrival in sorted(meeting, key=lambda a: a.rank):
         call = ranks[arrival.rank].calls[arrival.index]
         assert isinstance(call, CommCall)
-        payloads.append(_payload(job, arrival.rank, call))
-    payloads = _two_stage_times(job, ranks, meeting) or payloads
-    end_ns = ready_ns + max(max(payload) for payload in payloads) + _CLOSE_NS
-    for arrival, payload in zip(sorted(meeting, key=lambda a: a.rank), payloads, strict=True):
+        transfers.append(_transfers(job, arrival.rank, call))
+    transfers = _in_two_stages(job, ranks, meeting) or transfers
+    end_ns = ready_ns + max(one.from_ns + one.dur_ns for its in transfers for one in its)
+    end_ns += _CLOSE_NS
+    for arrival, its in zip(sorted(meeting, key=lambda a: a.rank), transfers, strict=True):
         r = ranks[arrival.rank]
         call = r.calls[arrival.index]
         assert isinstance(call, CommCall)
-        r.events[arrival.index] = Event(
-            call, arrival.host, arrival.start_ns, end_ns, ready_ns, payload
-        )
+        r.events[arrival.index] = Event(call, arrival.host, arrival.start_ns, end_ns, ready_ns, its)
         r.ends[arrival.index] = end_ns
 
 
-def _two_stage_times(
+def _in_two_stages(
     job: Job, ranks: dict[int, _Rank], meeting: list[_Arrival]
-) -> list[tuple[int, ...]]:  # fmt: skip
-    """Times of an all-to-all in two stages, the same for all; none where it is not one of those.
+) -> list[tuple[Transfer, ...]]:  # fmt: skip
+    """Transfers of an all-to-all in two stages, by member; none where it is not one of those.
 
     First a rank sends to its like on each other host what is for that host, then each passes on
-    within its host what came, with what it has itself."""
+    within its host what came, with what it has itself: once all are done with the first stage."""
     calls = {arrival.rank: ranks[arrival.rank].calls[arrival.index] for arrival in meeting}
     members = sorted(calls)
     hosts = sorted({job.host(rank) for rank in members})
@@ -355,38 +364,49 @@ def _two_stage_times(
             return []
         sent |= {(rank, call.group.ranks[peer]): size for peer, size in call.peers}
     on = {host: [rank for rank in members if job.host(rank) == host] for host in hosts}
-    like = {rank: on[job.host(rank)].index(rank) for rank in members}
-    far = max(sum(sent[rank, to] for to in on[host])
-              for rank in members for host in hosts if host != job.host(rank))  # fmt: skip
-    near = max(
-        sum(sent[rank, to] for rank in members if like[rank] == like[via] and rank != to)
-        for via in members for to in on[job.host(via)] if to != via
-    )  # fmt: skip
+    like = {(rank, host): on[host][on[job.host(rank)].index(rank) % len(on[host])]
+            for rank in members for host in hosts}  # fmt: skip
+    far = {(rank, via): sum(sent[rank, to] for to in on[host])
+           for (rank, host), via in like.items() if host != job.host(rank)}  # fmt: skip
+    near = {
+        (via, to): sum(sent[rank, to] for rank in members if like[rank, host] == via and rank != to)
+        for host in hosts for via in on[host] for to in on[host] if to != via
+    }  # fmt: skip
+    stages = [
+        {ends: size / BYTES_PER_NS[wire] * job.link_slowness(*ends, wire)
+         for ends, size in sizes.items()}
+        for sizes, wire in ((far, "ROCE"), (near, "HCCS"))
+    ]  # fmt: skip
+    lengths = [max(times.values(), default=0.0) for times in stages]
     first = next(iter(calls.values()))
     assert isinstance(first, CommCall)
     chance = random.Random(f"{job.seed}/stages/{first.meeting}")
-    exact_ns = far / BYTES_PER_NS["ROCE"] + near / BYTES_PER_NS["HCCS"]
-    whole = int(exact_ns * chance.uniform(1.0, 1.02))
+    whole = int(sum(lengths) * chance.uniform(1.0, 1.02))
     if job.noise:
         whole = jittered_ns(chance, whole, job.noise)
-    return [(whole,) * len(call.peers) for _, call in sorted(calls.items())
-            if isinstance(call, CommCall)]  # fmt: skip
+    drawn = whole / max(sum(lengths), 1.0)
+    transfers: dict[int, list[Transfer]] = {rank: [] for rank in members}
+    for sizes, times, from_ns in zip((far, near), stages, (0.0, lengths[0] * drawn), strict=True):
+        for (rank, to), size in sizes.items():
+            peer, dur_ns = first.group.ranks.index(to), int(times[rank, to] * drawn)
+            transfers[rank].append(Transfer(peer, size, dur_ns, int(from_ns)))
+    return [tuple(transfers[rank]) for rank in members]
 
 
-def _payload(job: Job, rank: int, call: CommCall) -> tuple[int, ...]:
-    """How long the data takes to each peer, in ns; a receiver moves nothing itself."""
+def _transfers(job: Job, rank: int, call: CommCall) -> tuple[Transfer, ...]:
+    """What goes to each peer, and for how long; a receiver moves nothing itself."""
     if call.on_vector_cores:
-        return (18_000,)
+        return (Transfer(0, 0, 18_000),)
     chance = random.Random(f"{job.seed}/link/{call.meeting}/{rank}")
     passes = 2 if call.collective == "allReduce" else 1
-    sizes: list[int] = []
+    transfers: list[Transfer] = []
     for peer, size_bytes in call.peers:
         other = call.group.ranks[peer]
         wire = link(job, rank, other)
-        if call.collective == "receive" or size_bytes == 0:
-            sizes.append(0)
-            continue
-        exact_ns = passes * size_bytes / BYTES_PER_NS[wire] * chance.uniform(1.0, 1.02)
-        dur_ns = int(exact_ns * job.link_slowness(rank, other, wire))
-        sizes.append(jittered_ns(chance, dur_ns, job.noise) if job.noise else dur_ns)
-    return tuple(sizes)
+        dur_ns = 0
+        if call.collective != "receive" and size_bytes:
+            exact_ns = passes * size_bytes / BYTES_PER_NS[wire] * chance.uniform(1.0, 1.02)
+            dur_ns = int(exact_ns * job.link_slowness(rank, other, wire))
+            dur_ns = jittered_ns(chance, dur_ns, job.noise) if job.noise else dur_ns
+        transfers.append(Transfer(peer, size_bytes, dur_ns))
+    return tuple(transfers)

@@ -30,6 +30,7 @@ from .finding import Finding
 from .operator_rules import is_of_kernels, on_path
 from .weigh import WORTH_RATIO
 
+_NO_GAIN_RATIO = 0.0005  # of a step: reads as 0.0 %
 _MOST_FOR_EXPERTS = 60_000  # to share out tokens anew takes as long for so many
 _TOLD_THERE = Message("`npuscope whatif` with the same changes says why it cannot answer")
 # What a capture lacks where a change of this target is refused, in the reader's language.
@@ -60,7 +61,7 @@ def with_gains(
 ) -> Iterator[Finding]:
     """Findings of one capture with their gains, or why they have none; `kernels`: rows of
     `mean_kernels` by type. What is worth a line neither by its stake nor by its gain is left
-    out."""
+    out, and slow links that cost a step nothing."""
     job = _job(con, scope) if any(one.changes for one in findings) else None
     step_ns = (
         float(job.measured.lengths()[job.usual].mean()) if isinstance(job, CaptureJob) else 0.0
@@ -75,8 +76,10 @@ def with_gains(
                 path = types_on_path(job, scope.step) if path is None else path
                 finding = on_path(one, kernels, path, step_ns)
             finding = replace(finding, no_gain_reason=None)
-            finding, gain_ratio = _with_gain(con, job, scope.step, finding)
-            finding = _beyond_stake(finding)
+            gained = _with_gain(con, job, scope.step, finding)
+            if gained is None:
+                continue
+            finding, gain_ratio = _beyond_stake(gained[0]), gained[1]
         stake_ratio = finding.step_share_ratio
         if stake_ratio is None or stake_ratio >= WORTH_RATIO:
             yield finding
@@ -137,8 +140,9 @@ def _too_many(count: int, most: int) -> str:
 
 def _with_gain(
     con: duckdb.DuckDBPyConnection, job: CaptureJob, step: int | None, one: Finding
-) -> tuple[Finding, float | None]:
-    """With its gain, and what that is of the job's step."""
+) -> tuple[Finding, float | None] | None:
+    """With its gain, and what that is of the job's step. None of slow links whose transfers nobody
+    waits for."""
     count = len(job.ops.rank)
     if count > _MOST_FOR_EXPERTS and any(word.startswith("experts") for word in one.changes):
         return replace(one, no_gain_reason=_too_many(count, _MOST_FOR_EXPERTS)), None
@@ -151,6 +155,9 @@ def _with_gain(
         return replace(one, no_gain_reason=why_refused(one.changes[0])), None
     if gain.is_unknown:
         return replace(one, no_gain_reason=_WITHOUT_MEMBERS), None
+    gain_ratio = gain.gain_ns / gain.measured_ns if gain.measured_ns > 0 else None
+    if one.name == "slow_links" and gain_ratio is not None and gain_ratio < _NO_GAIN_RATIO:
+        return None
     is_cause = not one.changes[0].startswith(("rank:", "schedule="))
     if gain.gain_ns < 0 or (not is_cause and gain.low_ns <= 0):
         # No advice that its own figure does not bear out: a schedule is a remedy of something else,
@@ -169,4 +176,4 @@ def _with_gain(
         predicted_gain_low_ns=gain.low_ns,
         predicted_gain_high_ns=gain.high_ns,
     )
-    return finding, gain.gain_ns / gain.measured_ns if gain.measured_ns > 0 else None
+    return finding, gain_ratio

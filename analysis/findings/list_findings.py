@@ -20,7 +20,7 @@ from ..experts.cost.load_overview import Overview
 from ..operators.launch_order import base_type
 from ..replay.captures import LESS, MOST_OPERATIONS, operation_count
 from ..scope import Scope
-from ..wording import mebibytes, ms, percent, ranks_named
+from ..wording import mebibytes, ms, numbers, percent, ranks_named
 from . import cause_rules, communication_rules, host_rules, operator_rules, time_rules
 from .finding import Finding
 from .gains import with_gains
@@ -78,6 +78,17 @@ def expert_imbalance(material: Material) -> Iterator[Finding]:
         )
     of_cost = material.steps.filter(pl.col("step").is_in(experts.cost_steps, nulls_equal=True))
     of_ns = mean(of_cost, "length_ns") or material.length_ns
+    reason: str = Message(
+        "Time of the most loaded devices above the mean ({parts}), from kernel times fitted "
+        "to tokens; for the pipeline stage with the largest cost.",
+        parts=join(parts),
+    )
+    if of_cost.height < material.steps.height:
+        fewer = Message(
+            "Of steps {steps} alone, where a gain is of the mean step.",
+            steps=numbers(of_cost["step"].drop_nulls()),
+        )
+        reason = join((reason, fewer), " ")
     is_planned = experts.item == "expert" and experts.devices_count is not None
     yield state(
         material,
@@ -90,11 +101,7 @@ def expert_imbalance(material: Material) -> Iterator[Finding]:
         ),
         stake_ns,
         "estimated",
-        Message(
-            "Time of the most loaded devices above the mean ({parts}), from kernel times fitted "
-            "to tokens; for the pipeline stage with the largest cost.",
-            parts=join(parts),
-        ),
+        reason,
         _PLAN if is_planned else _COLLECT,
         layers.select(evidence),
         f"npuscope experts plan PATH --devices {experts.devices_count}"

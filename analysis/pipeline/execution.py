@@ -79,11 +79,16 @@ class Precedence:
     points: Points
 
     def starts(
-        self, durations_ns: Times, gaps_ns: Times | None = None, lags_ns: Times | None = None
+        self,
+        durations_ns: Times,
+        gaps_ns: Times | None = None,
+        lags_ns: Times | None = None,
+        late_ns: Times | None = None,
     ) -> Times:
         """When each entry begins, the first at 0; durations by entry, gaps (what lies at least
-        between an entry and the one before it on its device) too, lags by link. All may have a
-        second axis of as many executions at once."""
+        between an entry and the one before it on its device) too, lags by link; `late_ns` that
+        entries begin later than these let them. All may have a second axis of as many executions
+        at once."""
         delays = durations_ns[self.source]
         if gaps_ns is not None:
             is_next = self.link == ORDER
@@ -91,7 +96,9 @@ class Precedence:
         if lags_ns is not None and len(self.links):
             is_transfer = self.link >= 0
             delays[is_transfer] += lags_ns[self.link[is_transfer]]
-        return self.points.times(delays[self.points.edge], np.zeros_like(durations_ns))
+        return self.points.times(
+            delays[self.points.edge], np.zeros_like(durations_ns) if late_ns is None else late_ns
+        )
 
 
 def precedence(schedule: Schedule) -> Precedence:

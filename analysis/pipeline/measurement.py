@@ -35,8 +35,9 @@ class MeasuredPasses:
     none ran. gaps_ns: usual ones by device and column, of entries that receive nothing.
     receive_gaps_ns, queued_gaps_ns (of entries that receive behind what the one before them sends),
     lags_ns and alone_lags_ns (behind passes that nothing runs beside: of two, one may have sent
-    before both ended) by link of the order and column, NaN where nothing tells. hosts: of devices;
-    None: unknown.
+    before both ended) by link of the order and column, NaN where nothing tells. earlier_ns: ends of
+    what the devices of entries had begun before these, in the step before for first ones; -inf:
+    unknown. hosts: of devices; None: unknown.
     """
 
     graph: Precedence
@@ -51,6 +52,7 @@ class MeasuredPasses:
     queued_gaps_ns: Times
     lags_ns: Times
     alone_lags_ns: Times
+    earlier_ns: Times
     hosts: tuple[str, ...] | None = None
 
     @property
@@ -124,14 +126,31 @@ class MeasuredPasses:
         return np.array([usual[crosses(link)] for link in graph.links]).reshape(else_ns.shape)
 
     def lengths(
-        self, graph: Precedence, durations_ns: Times, unknown: float = 0.5
+        self,
+        graph: Precedence,
+        durations_ns: Times,
+        unknown: float = 0.5,
+        late_ns: Times | None = None,
     ) -> tuple[Times, Times]:
         """Starts of entries by column, and from the first start of a column to its last end;
-        `unknown` as of `link_lags`."""
+        `unknown` as of `link_lags`; `late_ns` that entries begin later (None: nothing)."""
         starts = graph.starts(
-            durations_ns, self.entry_gaps(graph, unknown), self.link_lags(graph, unknown)
+            durations_ns, self.entry_gaps(graph, unknown), self.link_lags(graph, unknown), late_ns
         )
         return starts, (starts + durations_ns).max(axis=0) - starts.min(axis=0)
+
+    def late_ns(self) -> Times:
+        """How much later entries began than their pipeline let them, as their device was not done
+        with the step before."""
+        graph, lags_ns = self.graph, self.link_lags(self.graph)
+        source, ready = (np.full(self.starts_ns.shape, -np.inf) for _ in range(2))
+        is_transfer, is_next = graph.link >= 0, graph.link == ORDER
+        target, ends = graph.target[is_transfer], self.ends_ns[graph.source[is_transfer]]
+        np.maximum.at(source, target, ends)
+        np.maximum.at(ready, target, ends + lags_ns[graph.link[is_transfer]])
+        is_late = (self.earlier_ns > source) & np.isfinite(source)
+        is_late[graph.target[is_next]] = False
+        return np.where(is_late, np.maximum(self.starts_ns - ready, 0.0), 0.0)
 
     def by_step(self, lengths_ns: Times) -> Times:
         """The longest pipeline of each step, steps in order."""
@@ -175,23 +194,28 @@ def measure_passes(
     rows = _together(rows, replica_of or {})
     shape = (len(graph.entries), len(columns_kept))
     starts, ends = np.full(shape, np.inf), np.full(shape, -np.inf)
+    before = np.full(shape, -np.inf)
     zero = int(rows.select(pl.col("start_ns").min()).item())
     at = (rows["entry"].to_numpy(), rows["column"].to_numpy())
     np.minimum.at(starts, at, (rows["start_ns"] - zero).to_numpy().astype(np.float64))
     np.maximum.at(ends, at, (rows["end_ns"] - zero).to_numpy().astype(np.float64))
+    earlier = (rows["before_ns"] - zero).cast(pl.Float64).fill_null(-np.inf)
+    np.maximum.at(before, at, earlier.to_numpy())
     first = starts.min(axis=0)
-    starts, ends = starts - first, ends - first
+    starts, ends, before = starts - first, ends - first, before - first
     names = columns.unique("column").sort("column").filter(pl.col("column").is_in(columns_kept))
     steps = tuple(names["step"].to_list())
     its = tuple(ranks[one] for one in names["nth"].to_list())
     alone, pair_ratio = _alone(rows, order, graph, ends - starts)
     replicas = [tuple((replica_of or {}).get(rank, -1) for rank in one) for one in its]
     numbers = {one: at for at, one in enumerate(dict.fromkeys(replicas))}
-    between = _between(graph, starts, ends, np.array([numbers[one] for one in replicas]))
+    between = _between(graph, starts, ends, before, np.array([numbers[one] for one in replicas]))
     hosts = None
     if host_of is not None and all(rank in host_of for rank in its[0]):
         hosts = tuple(host_of[rank] for rank in its[0])
-    return MeasuredPasses(graph, steps, its, starts, ends, alone, pair_ratio, *between, hosts)
+    return MeasuredPasses(
+        graph, steps, its, starts, ends, alone, pair_ratio, *between, before, hosts
+    )
 
 
 def _columns(passes: pl.DataFrame, devices: int) -> tuple[pl.DataFrame, dict[int, tuple[int, ...]]]:
@@ -306,7 +330,7 @@ def queued_entries(graph: Precedence) -> NDArray[np.bool_]:
 
 
 def _between(
-    graph: Precedence, starts: Times, ends: Times, replica: NDArray[np.int64]
+    graph: Precedence, starts: Times, ends: Times, earlier: Times, replica: NDArray[np.int64]
 ) -> tuple[Times, Times, Times, Times, Times]:
     """By column usual gaps by device of entries that receive nothing; usual gaps, those of queued
     entries, lags, and those behind passes alone by link: usual ones of the column's replica
@@ -315,9 +339,13 @@ def _between(
     An entry whose transfer's source ended after the entry before it waited for that: this tells
     the lag of the link; the others tell gaps. A device that had not been free for as long as it
     then waited may have sent or received something else first, and tells no lag where others do.
+    Before the first entry of a device lies what it did `earlier`: an evaluation may be behind on
+    later devices when a step begins on the first one. Such a pause is no gap of this order.
     """
-    before = np.full(starts.shape, -np.inf)
+    before = earlier.copy()
     is_next = graph.link == ORDER
+    follows = np.zeros((len(starts), 1), bool)
+    follows[graph.target[is_next]] = True
     before[graph.target[is_next]] = ends[graph.source[is_next]]
     source = np.full(starts.shape, -np.inf)
     link = np.full(starts.shape, -1)
@@ -331,7 +359,7 @@ def _between(
         source[at] = np.maximum(source[at], end)
     receives = link >= 0
     waited = receives & (source > before)
-    paused = ~waited & np.isfinite(before)
+    paused = ~waited & follows
     links = len(graph.links)
     waits = np.where(waited, starts - source, np.nan)
     was_free = waited.copy()

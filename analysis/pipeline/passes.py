@@ -19,6 +19,7 @@ from ..memo import latest
 from ..ranks.stages import rank_stages
 from ..replay.beside import covering
 from ..replay.operations import UNKNOWN, Operations, read_operations
+from ..replay.points import Integers
 from .cuts import cut
 from .directions import operators, with_directions
 from .recognition import NamedSchedule, name_schedule, word
@@ -73,6 +74,8 @@ def pipeline(
         start_ns         bigint   start of its first kernel on the compute stream, on the clock of
                                   the reference host
         end_ns           bigint   end of its last one
+        before_ns        bigint   end of the kernels that its rank began before it, of whichever
+                                  step; NULL: none
         compute_ns       bigint   of that, some compute kernel of the rank ran (of passes beside
                                   each other: kernels of their own)
         exposed_comm_ns  bigint   of that, communication without any compute kernel, transfers of
@@ -107,7 +110,7 @@ def pipeline(
 _TYPES = pl.Schema({
     "run": pl.String, "capture": pl.String, "step": pl.Int64, "rank": pl.Int32, "stage": pl.Int32,
     "chunk": pl.Int32, "micro_batch": pl.Int32, "kind": pl.String, "start_ns": pl.Int64,
-    "end_ns": pl.Int64, "compute_ns": pl.Int64, "exposed_comm_ns": pl.Int64,
+    "end_ns": pl.Int64, "before_ns": pl.Int64, "compute_ns": pl.Int64, "exposed_comm_ns": pl.Int64,
     "confidence": pl.String,
 })  # fmt: skip
 
@@ -328,7 +331,23 @@ def _times(ops: Operations, passes: pl.DataFrame, named: NamedSchedule) -> pl.Da
     return passes.with_columns(
         start_ns=pl.col("start") + ops.zero_ns,
         end_ns=pl.col("end") + ops.zero_ns,
+        before_ns=_ends_before(ops, rank.astype(np.int64), start) + ops.zero_ns,
         compute_ns=pl.when("is_beside").then("busy").otherwise(computing),
         exposed_comm_ns=busy - computing,
         confidence=pl.when("is_in_order").then(pl.lit(sure)).otherwise(pl.lit("low")),
     ).sort("rank", "step", "start_ns", maintain_order=True)
+
+
+def _ends_before(ops: Operations, rank: Integers, start: Integers) -> pl.Series:
+    """The latest end of the kernels that a rank had begun before a time; NULL where it had none."""
+    at = np.flatnonzero(ops.is_kernel)  # by rank and start they are
+    begin, end = ops.start[at], (ops.start + ops.dur)[at]
+    zero = int(begin.min(initial=0))
+    span = int(end.max(initial=0)) - zero + 1
+    latest = np.maximum.accumulate(ops.rank[at] * np.int64(span) + end - zero)
+    before = np.searchsorted(
+        ops.rank[at] * np.int64(span) + begin - zero, rank * span + start - zero
+    )
+    ends = pl.Series(latest)[np.maximum(before - 1, 0)] - pl.Series(rank * span) + zero
+    had_begun = pl.Series((before > 0) & (ops.rank[at[np.maximum(before - 1, 0)]] == rank))
+    return pl.select(pl.when(had_begun).then(ends)).to_series()

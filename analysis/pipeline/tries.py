@@ -63,7 +63,8 @@ class Ready:
 
     factual: the order that ran with the times of its own entries; again_ns: how long it takes by
     column executed as others are, which their passes are held against: what has its place in the
-    entries that ran alone is in neither. spans_ns: from the first pass to the last one, by step.
+    entries that ran alone is in neither. spans_ns: from the first pass to the last one, by step,
+    without what these wait for the step before on its devices.
     step_ns: mean of the job's steps that have passes, with all that is no pass. end_bytes:
     memory by stage at the end of a step; empty: unknown.
     """
@@ -142,11 +143,11 @@ def ready_in(
     hosts = dict(con.execute(_HOSTS, parameters).fetchall())
     together = dict(zip(pipeline.ops.ranks, replicas(pipeline.ops).tolist(), strict=True))
     measures = measure_passes(passes, order, hosts, together)
-    spans_ns = measures.by_step(measures.ends_ns.max(axis=0) - measures.starts_ns.min(axis=0))
+    lengths_ns = measures.ends_ns.max(axis=0) - measures.starts_ns.min(axis=0)
     lengths_of_steps = [lengths.get(step) for step in dict.fromkeys(measures.steps)]
     step_ns = float(np.mean([
         float(span) if length is None else max(float(length), float(span))
-        for length, span in zip(lengths_of_steps, spans_ns, strict=True)
+        for length, span in zip(lengths_of_steps, measures.by_step(lengths_ns), strict=True)
     ]))  # fmt: skip
     looks = model_parts.looks(pipeline.ops, passes, order.routes[0])
     parts = model_parts.parts(pipeline.ops, looks, measures.places)
@@ -164,6 +165,8 @@ def ready_in(
         slow_least=slow[1],
     )
     factual = run(measures, facts, order)
+    late = measures.lengths(factual.graph, factual.durations_ns, late_ns=measures.late_ns())[1]
+    spans_ns = measures.by_step(lengths_ns - (late - factual.lengths_ns))
     levels = frame(con, _LEVELS, parameters).rows()
     bytes_by_place, ends = _memory(measures, levels, factual)
     facts = replace(facts, kept_bytes=bytes_by_place)

@@ -11,10 +11,12 @@ import polars as pl
 
 from npuscope.messages import Message
 
+from ..memo import latest
 from ..pipeline.tries_notes import work_note
+from ..scope import Scope
 from ..wording import ms, numbers, percent
 from .capture_changes import apply_change
-from .captures import CaptureJob, Other, Ratios, replay, replay_notes
+from .captures import CaptureJob, Other, Ratios, capture_job, replay, replay_notes
 from .changes import Change, parse_change
 from .critical_path import time_by_part
 from .points import Flags, Integers
@@ -87,6 +89,18 @@ def whatif_steps(
     )  # fmt: skip
 
 
+@latest
+def whatif_answer(
+    con: duckdb.DuckDBPyConnection, scope: Scope, words: Sequence[str]
+) -> tuple[pl.DataFrame, list[str]]:
+    """Rows of the metric for changes in words, and what to know beside them: that steps hold other
+    work, and how far a replay can be trusted. Raises as `whatif_steps` and `capture_job` do."""
+    changes = [parse_change(word) for word in words]
+    job = capture_job(con, scope)
+    rows = whatif_steps(con, job, changes)
+    return rows, changed_work(con, job, changes, rows) + whatif_notes(job, changes)
+
+
 def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
     """`whatif_steps` without its keys and `saved`, which takes most of its time."""
     return _steps(job, other)[0]
@@ -112,9 +126,13 @@ def _steps(job: CaptureJob, other: Other) -> tuple[pl.DataFrame, Other]:
     lost = job.contention.lost_ratio
     share = job.residue.max(axis=1) + (_UNKNOWN_CONTENTION if lost is None else 0)
     margin = np.abs(replayed - measured) + np.abs(change) * share
-    if len(change) > 1:
-        differs = change - other.added_ns  # which is known of each step
-        margin = margin + 2 * differs.std(ddof=1) / np.sqrt(len(change))
+    differs = (change - other.added_ns).astype(float)  # what is added is known of each step
+    # Evaluations differ from steps of training by what they are, not by chance.
+    kinds = np.array([step in job.forward for step in job.ops.steps], np.int64)
+    counts = np.bincount(kinds)
+    differs -= (np.bincount(kinds, weights=differs) / np.maximum(counts, 1))[kinds]
+    if freedom := len(differs) - np.count_nonzero(counts):
+        margin = margin + 2 * np.sqrt(differs @ differs / freedom / len(differs))
     margin = margin + np.where(change != 0, _LEAST_ERROR * replayed, 0)
     unsure = (job.residue + job.exogenous).max(axis=1)
     gaps = np.maximum(np.minimum(unsure, 1.0) * measured - _LEAST_ERROR * replayed, 0)
@@ -272,10 +290,12 @@ def _long_steps(job: CaptureJob) -> list[str]:
     """Steps in the mean that are as long as warm-up steps would be: a step that is the mean of a
     checkpoint's and of usual ones never ran."""
     lengths = job.measured.lengths()[job.usual]
-    median = float(np.median(lengths)) if len(lengths) else 0.0
-    distance = float(np.median(np.abs(lengths - median))) if len(lengths) else 0.0
+    # Beside many short evaluations a step of training is none of these.
+    trained = job.measured.lengths()[job.trained]
+    median = float(np.median(trained)) if len(trained) else 0.0
+    distance = float(np.median(np.abs(trained - median))) if len(trained) else 0.0
     is_long = (lengths > _LONG * median) & (lengths > median + _LONG_DISTANCES * distance)
-    if len(lengths) < _LEAST_STEPS or not is_long.any():
+    if len(trained) < _LEAST_STEPS or not is_long.any():
         return []
     return [
         Message(

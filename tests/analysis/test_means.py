@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import get_args
 
 import duckdb
@@ -107,13 +108,16 @@ def test_ranks_of_the_producers_table_do_not_thin_out_what_events_tell() -> None
     assert mean["job_step_ns"] == means.job_steps(con)["step_ns"].item() == 14 * MS
 
 
-def job(lengths_ms: list[int], ranks: int = 2) -> duckdb.DuckDBPyConnection:
+def job(
+    lengths_ms: list[int], ranks: int = 2, evaluations: Collection[int] = ()
+) -> duckdb.DuckDBPyConnection:
     """Steps that follow one another, of one kernel and one operation each."""
     con = connect()
     for rank in range(ranks):
         at = rank * MS
         for step, length in enumerate(lengths_ms, 1):
-            fill(con, "kernels", [kernel(at, (length - 2) * MS, step, rank=rank)])
+            kind = "SwiGlu" if step in evaluations else "SwiGluGrad"
+            fill(con, "kernels", [kernel(at, (length - 2) * MS, step, rank=rank, type=kind)])
             fill(con, "comm_ops", [
                 op(at + (length - 2) * MS, 2 * MS, step, rank=rank, group_hash="1")
             ])  # fmt: skip
@@ -123,19 +127,27 @@ def job(lengths_ms: list[int], ranks: int = 2) -> duckdb.DuckDBPyConnection:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("lengths_ms", "warm_up"),
+    ("lengths_ms", "evaluations", "warm_up"),
     [
-        ([100, 10, 10, 10], [1]),
-        ([100, 10, 10], []),  # too few to tell
-        ([100, 50, 10, 11, 10, 9, 10, 10], [1, 2]),
-        ([10, 100, 10, 10, 10, 10, 10, 10], []),  # not the first
-        ([11, 10, 10, 10, 10], []),  # a tenth more
-        ([30, 10, 20, 30, 10, 20, 30, 25], []),  # no more than steps differ anyway
-        ([10, 10, 10, 10, 90], []),
+        ([100, 10, 10, 10], [], [1]),
+        ([100, 10, 10], [], []),  # too few to tell
+        ([100, 50, 10, 11, 10, 9, 10, 10], [], [1, 2]),
+        ([10, 100, 10, 10, 10, 10, 10, 10], [], []),  # not the first
+        ([11, 10, 10, 10, 10], [], []),  # a tenth more
+        ([30, 10, 20, 30, 10, 20, 30, 25], [], []),  # no more than steps differ anyway
+        ([10, 10, 10, 10, 90], [], []),
+        ([10, 3, 3, 3, 3], [2, 3, 4, 5], []),  # a training step before evaluations
+        ([10, 3, 3, 10, 3, 3, 10, 10], [2, 3, 5, 6], []),
+        ([12, 3, 3, 10, 3, 10], [2, 3, 5], []),  # two of its kind are too few to tell
+        ([14, 3, 3, 10, 3, 3, 3, 10, 10], [2, 3, 5, 6, 7], [1]),
+        ([3, 30, 10, 3, 10, 10, 10, 3, 3], [1, 4, 8, 9], [2]),  # an evaluation goes before
+        ([9, 30, 10, 3, 10, 10, 10, 3, 3], [1, 4, 8, 9], [1, 2]),  # the first of either kind
     ],
 )
-def test_first_steps_that_stand_out_are_warm_up(lengths_ms: list[int], warm_up: list[int]) -> None:
-    con = job(lengths_ms)
+def test_first_steps_that_stand_out_are_warm_up(
+    lengths_ms: list[int], evaluations: list[int], warm_up: list[int]
+) -> None:
+    con = job(lengths_ms, evaluations=evaluations)
     steps = means.job_steps(con)
     assert steps["step_ns"].to_list() == [length * MS for length in lengths_ms]
     assert steps.filter("is_warm_up")["step"].to_list() == warm_up

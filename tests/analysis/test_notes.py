@@ -104,6 +104,16 @@ def test_ranks_that_do_not_step_together_are_told() -> None:
         " and MFU mix them: `npuscope ingest PATH --ranks LIST` reads one alone."
     ]
     assert ranks_apart(con, "job", "c") == [2, 3]
+    # All means hide three quarters of what communicates, each of these programs something else.
+    fill(con, "comm_ops", [
+        op(step * 10 * MS + (rank > 1) * MS // 2, MS, step, rank=rank)
+        for rank in range(4) for step in range(3)
+    ])  # fmt: skip
+    assert mean_steps(con)["masking_ratio"].to_list() == [0.75]
+    assert query.notes(con)[1:] == [
+        "ranks 2-3: 50.0 % of their communication is masked in a mean step of 7.167 ms; ranks 0-1:"
+        " 100.0 % in one of 7.000 ms."
+    ]
     # A frozen stage of the same pipeline runs none either.
     fill(con, "groups", [{"rank": 0, "parallel_kind": "pp", "global_ranks": [0, 2]},
                          {"rank": 1, "parallel_kind": "pp", "global_ranks": [1, 3]}])  # fmt: skip

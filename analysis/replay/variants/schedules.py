@@ -53,8 +53,11 @@ def execute_order(
     """Its passes in another order, or in the same one with other micro-batches. Raises CannotAnswer
     where its step is not known."""
     rows = pipeline_tries(measured, asked_tries(measured, name, micro_batches))
-    predicted, low, high = (rows[f"predicted_{one}_ns"] for one in ("step", "low", "high"))
-    if predicted[1] is None:
+    measured_ns, predicted, low, high = (
+        rows[f"{one}_ns"][1]
+        for one in ("measured_step", "predicted_step", "predicted_low", "predicted_high")
+    )
+    if predicted is None:
         raise CannotAnswer(
             Message(
                 "{name} keeps other copies of the model than ran: how long their gradients take to"
@@ -71,8 +74,8 @@ def execute_order(
 
     return replace(
         own,
-        added_ns=of_training(predicted[1] - predicted[0]),
-        unsure_ns=(of_training(predicted[1] - low[1]), of_training(high[1] - predicted[1])),
+        added_ns=of_training(predicted - measured_ns),
+        unsure_ns=(of_training(predicted - low), of_training(high - predicted)),
         added_as="schedule" if micro_batches is None else "micro-batches",
         micro_batches=None
         if micro_batches in (None, measured.measured.micro_batches)

@@ -4,8 +4,9 @@
 -- was not recorded, to the latest end. Differences are taken on each rank's own clock, so clock offsets cancel. Where no
 -- rank's times on the device are known, the longest of its ranks (step_lengths), else the longest in the producer's
 -- table. Warm-up steps are the first of a capture, at most a quarter of its steps, as long as each is above the median of
--- the steps after that quarter by more than a fifth of it and by more than five times the median distance from it. Of
--- fewer than four steps none is. Means leave them out and notes name them.
+-- the steps after that quarter by more than a fifth of it and by more than five times the median distance from it. Steps
+-- without gradients, as of an evaluation, and those with them are held against their own alone. Where fewer than three
+-- of those follow, none is. Means leave them out and notes name them.
 --
 -- title: Steps of the job
 -- meaning: Time of each step of the whole job, and which steps are warm-up.
@@ -15,12 +16,16 @@
 --   step        bigint   producer's step number; NULL: the capture has no steps
 --   rank_count  bigint   ranks with the step
 --   step_ns     bigint   time of the step
---   median_ns   double   median of the steps that first ones are held against; NULL of fewer than four steps
+--   median_ns   double   median of the steps that this one is held against if it is among the first; NULL of fewer than three
 --   is_warm_up  boolean  excluded from means
 --   to_end_ns   bigint   from the latest start to the latest end of the step; NULL: without events
 --   is_last     boolean  measured to its own end, as the next step was not recorded: what passes before that begins is
 --     not in it; NULL: without events
 with
+_trains
+_forward as (
+    select run, capture, step from _trains group by all having not bool_or(trains)
+),
 _following as (
     select s.run, s.capture, s.rank, s.step, start_ns, end_ns, step_ns as length_ns,
         computing_ns + exposed_communication_ns + free_ns as parts_ns,
@@ -48,31 +53,33 @@ _facts as (
     from _lengths
 ),
 _places as (
-    select *,
-        row_number() over (partition by run, capture order by step) as place,
-        count(*) over (partition by run, capture) as step_count
-    from _facts
-    where step is not null and step_ns is not null
+    select f.*, w.step is not null as is_forward,
+        row_number() over (partition by f.run, f.capture order by f.step) as place,
+        greatest(count(*) over (partition by f.run, f.capture) // 4, 1) as first_count
+    from _facts as f
+    left join _forward as w on w.run = f.run and w.capture = f.capture and w.step = f.step
+    where f.step is not null and step_ns is not null
 ),
 _medians as (
-    select run, capture, median(step_ns) as median_ns
+    select run, capture, is_forward, median(step_ns) as median_ns
     from _places
-    where step_count >= 4 and place > greatest(step_count // 4, 1)
-    group by run, capture
+    where place > first_count
+    group by all
+    having count(*) >= 3
 ),
 _limits as (
-    select run, capture, any_value(median_ns) as median_ns, median(abs(step_ns - median_ns)) as distance_ns
-    from _places join _medians using (run, capture)
-    where place > greatest(step_count // 4, 1)
-    group by run, capture
+    select run, capture, is_forward, any_value(median_ns) as median_ns,
+        median(abs(step_ns - median_ns)) as distance_ns
+    from _places join _medians using (run, capture, is_forward)
+    where place > first_count
+    group by all
 ),
 _slow as (
-    select run, capture, step,
-        bool_and(step_ns > 1.2 * median_ns and step_ns > median_ns + 5 * distance_ns) over (
-            partition by run, capture order by step rows unbounded preceding
+    select run, capture, step, median_ns,
+        place <= first_count and bool_and(step_ns > 1.2 * median_ns and step_ns > median_ns + 5 * distance_ns) over (
+            partition by run, capture, is_forward order by step rows unbounded preceding
         ) as is_warm_up
-    from _places join _limits using (run, capture)
-    where place <= greatest(step_count // 4, 1)
+    from _places join _limits using (run, capture, is_forward)
 )
 select k.run, k.capture, k.step,
     rank_count,
@@ -82,6 +89,5 @@ select k.run, k.capture, k.step,
     to_end_ns,
     is_last
 from _facts as k
-left join _limits as l on l.run = k.run and l.capture = k.capture
-left join _slow as s on s.run = k.run and s.capture = k.capture and s.step = k.step
+left join _slow as l on l.run = k.run and l.capture = k.capture and l.step = k.step
 order by k.run, k.capture, k.step nulls last

@@ -4,8 +4,8 @@
 -- trains). By types of kernels, else by their names.
 _trains as (
     select run, capture, rank, step,
-        bool_or(regexp_matches(coalesce(type, name, ''), 'grad|backward|backprop', 'i')) as trains
-    from kernel_kinds
-    where step is not null
+        -- A regular expression would take four times as long of large jobs.
+        bool_or(contains(kind, 'grad') or contains(kind, 'backward') or contains(kind, 'backprop')) as trains
+    from (select *, lower(coalesce(type, name, '')) as kind from kernel_kinds where step is not null)
     group by all
 ),

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from npuscope.commands.command import Request, TopOrAll, command, notes_of
-
-if TYPE_CHECKING:
-    from npuscope.analysis.replay.changes import Change
 
 Changes = Annotated[
     list[str] | None,
@@ -118,24 +115,20 @@ def whatif(request: Request, *, changes: Changes = None) -> None:
     from npuscope.collector.readers.phase_trace.phase_trace import is_parquet, read_phases
     from npuscope.dashboard.terminal.what_if_tables import what_if_tables
 
-    parsed = [parse_change(word) for word in changes or ()]
+    words = changes or []
+    parsed = [parse_change(word) for word in words]
     path = request.source.path
     if not is_parquet(path):
-        _of_capture(request, parsed)
+        _of_capture(request, words)
         return
     job = phase_job(read_phases(path))
     rows = what_if(job, parsed)
     request.answer("whatif", rows, trust_notes(rows.row(0, named=True), job), what_if_tables)
 
 
-def _of_capture(request: Request, changes: list[Change]) -> None:
+def _of_capture(request: Request, changes: list[str]) -> None:
     from npuscope.analysis.replay.capture_changes import TARGETS
-    from npuscope.analysis.replay.capture_what_if import (
-        changed_work,
-        whatif_notes,
-        whatif_steps,
-    )
-    from npuscope.analysis.replay.captures import capture_job
+    from npuscope.analysis.replay.capture_what_if import whatif_answer
     from npuscope.dashboard.terminal.what_if_tables import whatif_steps_table
     from npuscope.errors import UsageError
     from npuscope.profile import compare_ranks
@@ -145,8 +138,5 @@ def _of_capture(request: Request, changes: list[Change]) -> None:
         raise UsageError(f"of a capture, say what changes, such as rank:5=median: one of {named}")
     with request.tables() as (data, scope):
         compare_ranks(data)
-        job = capture_job(data.con, scope)
-        rows = whatif_steps(data.con, job, changes)
-        notes = changed_work(data.con, job, changes, rows)
-        notes += whatif_notes(job, changes) + notes_of(data, scope)
-        request.answer("whatif_steps", rows, notes, whatif_steps_table)
+        rows, notes = whatif_answer(data.con, scope, changes)
+        request.answer("whatif_steps", rows, notes + notes_of(data, scope), whatif_steps_table)

@@ -212,12 +212,13 @@ class Profiles:
                 _require(job, values)
             page_rows, count = query.rows(frame.slice(offset, limit)), frame.height
         rows = _within(map(_row, page_rows), MOST_CHARACTERS)
+        notes = job.notes(*values.get("changes", ()))
         end = offset + len(rows)
         return {
             "rows": rows,
             "row_count": count,
             "next_offset": end if end < count else None,
-            "notes": _within(map(bound_texts, job.notes()), MOST_NOTES_CHARACTERS),
+            "notes": _within(map(bound_texts, notes), MOST_NOTES_CHARACTERS),
             "evidence": evidence,
         }
 

@@ -62,11 +62,11 @@ def ran(
             end = ZERO_NS + step * 10**12 + round(starts[at, column] + times[at, column])
             rows += [
                 ("run", "c", step, device * replicas + replica, device, one.chunk, one.micro_batch,
-                 one.kind, start, end, round(duration_ns(device, (one,))), 0, "high")
+                 one.kind, start, end, None, round(duration_ns(device, (one,))), 0, "high")
                 for one in entry
             ]  # fmt: skip
     names = ("run", "capture", "step", "rank", "stage", "chunk", "micro_batch", "kind", "start_ns",
-             "end_ns", "compute_ns", "exposed_comm_ns", "confidence")  # fmt: skip
+             "end_ns", "before_ns", "compute_ns", "exposed_comm_ns", "confidence")  # fmt: skip
     schema = dict.fromkeys(names, pl.Int64) | {
         "run": pl.String, "capture": pl.String, "kind": pl.String, "confidence": pl.String,
         "rank": pl.Int32, "stage": pl.Int32, "chunk": pl.Int32, "micro_batch": pl.Int32,

@@ -61,3 +61,24 @@ def test_what_goes_in_stages_already_is_not_balanced_by_pairs_of_ranks() -> None
     found = {one.name: one for one in findings(tables(job))}
     assert "in stages" in str(found["expert_imbalance"].no_gain_reason)
     assert all((one.predicted_gain_ns or 0) >= 0 for one in found.values())
+    # Pairs move more in the one stage than in the other, all at the rates of their links.
+    assert "slow_links" not in found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hierarchical", [False, True])
+def test_a_slow_link_is_named_where_exchanges_wait_for_it(hierarchical: bool) -> None:
+    job = Job(
+        tp=1, pp=1, dp=8, ep=8, experts=8, layers=2, micro_batches=2, steps=2, memory=False,
+        ranks_per_host=4, hierarchical=hierarchical, slow_link=(1,), slow_link_type="ROCE",
+    )  # fmt: skip
+    found = {one.name: one for one in findings(tables(job))}["slow_links"]
+    assert "4 of 4 ROCE links of rank 1 move 4.0 GB/s, usual are 11.9" in str(found.statement)
+    mended = true_step_ns(replace(job, slow_link=()))
+    gain_ns = true_step_ns(job) - mended
+    assert found.predicted_gain_ns == pytest.approx(gain_ns, rel=0.03)
+    # Of a link that is slower, but faster than those between hosts, which all wait for, none.
+    hidden = replace(job, slow_link=(1, 2), slow_link_type="HCCS", slow_link_factor=1.5)
+    if not hierarchical:
+        assert true_step_ns(hidden) == pytest.approx(mended, rel=0.001)
+        assert "slow_links" not in {one.name for one in findings(tables(hidden))}

@@ -19,17 +19,18 @@ from npuscope.commands.serve.questions import (
     MOST_NOTES_CHARACTERS,
     QUESTIONS,
     Profiles,
+    bound_texts,
 )
 from npuscope.console.printable import json_text
 from npuscope.errors import UsageError
 from tests.analysis.tables import connect, fill, kernel
-from tests.cli.command import Run, rows_of
+from tests.cli.command import Run, output_of, rows_of
 
 if TYPE_CHECKING:  # else it takes 0.6 CPU-s of each process that collects tests
     from mcp import Client
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "whatif": {"changes": ["comm:ep=0.5"]},
+    "whatif": {"changes": ["micro_batches=4"]},
     "sql": {"text": "select rank, count(*) as kernels from kernels group by rank order by rank"},
     "experts": {"by": "device"},
     "kernels": {"by": "shape", "rank": 0, "step": 12},
@@ -69,6 +70,10 @@ def test_every_question_is_answered_as_by_its_command(sample_store: Path) -> Non
             if name not in ("facts", "doctor", "findings", "whatif"):  # texts of these are cut
                 printed = rows_of(verb, *options[:-1])
                 assert _same(answer["rows"], printed[: len(answer["rows"])]), name
+            if name == "whatif":  # how far it can be trusted, and what a step holds then
+                notes = json.loads(output_of(verb, *options))["notes"]
+                assert "micro-batches" in notes[0] and "without recorded gaps" in notes[1]
+                assert answer["notes"] == [bound_texts(one) for one in notes]
             text: Any = found.content[0]
             assert json.loads(text.text) == answer
 
