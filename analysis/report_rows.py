@@ -15,7 +15,7 @@ from .catalog import column_names
 from .experts.cost.load_overview import Overview, hottest
 from .experts.cost.overview import overview
 from .findings.findings import finding_rows, findings
-from .flops.kernels.count import kernel_work
+from .flops.kernels.count import counted_kernels, kernel_work
 from .flops.losses import losses, together
 from .flops.mfu import Figures, mfu, why_unknown
 from .memo import memoize
@@ -139,10 +139,9 @@ def is_across(con: duckdb.DuckDBPyConnection) -> bool:
 
 @memoize
 def mfu_losses(con: duckdb.DuckDBPyConnection, here: Scope) -> tuple[Figures, pl.DataFrame]:
-    """What `mfu` tells, but for single kernels, and rows of its waterfall."""
+    """What `mfu` tells, and rows of its waterfall."""
     figures = mfu(con, here)
-    rows = losses(con, figures.rows, kernel_work(figures.kernels), here)
-    return replace(figures, kernels=figures.kernels.clear()), rows
+    return figures, losses(con, figures.rows, kernel_work(counted_kernels(con, here)), here)
 
 
 def no_waterfall(rows: pl.DataFrame, figures: Figures) -> str:

@@ -201,7 +201,7 @@ class Capture:
         """
         from npuscope.analysis.catalog import column_names
         from npuscope.analysis.flops import chips, job_mfu
-        from npuscope.analysis.flops.kernels import roofline
+        from npuscope.analysis.flops.kernels import count, roofline
 
         check_key("mfu", by, get_args(MfuKey))
         use = model_use(model, sequence_length, tokens_per_step, attention, recompute)
@@ -210,8 +210,9 @@ class Capture:
             figures, peaks_here = self._figures(scope, peak, use)
             self._check(figures.rows, scope)
             if by == "kernel":
+                kernels = count.counted_kernels(self._data.con, scope)
                 peaks = chips.peaks(self._data.con, peaks_here)
-                return roofline.kernel_table(figures.kernels, peaks, attention=attention)
+                return roofline.kernel_table(kernels, peaks, attention=attention)
             if by == "step":
                 return figures.rows.select(column_names("mfu"))
             return job_mfu.gather_figures(self._data.con, figures.rows, by)
@@ -226,7 +227,7 @@ class Capture:
     ) -> pl.DataFrame:
         """From the peak to what is achieved, loss by loss, of each rank and step
         (`mfu --waterfall`)."""
-        from npuscope.analysis.flops.kernels.count import kernel_work
+        from npuscope.analysis.flops.kernels.count import counted_kernels, kernel_work
         from npuscope.analysis.flops.losses import losses
 
         check_attention(attention)
@@ -234,7 +235,7 @@ class Capture:
             scope = self._scope(rank, step)
             figures, _ = self._figures(scope, peak, None)
             self._check(figures.rows, scope)
-            work = kernel_work(figures.kernels, attention=attention)
+            work = kernel_work(counted_kernels(self._data.con, scope), attention=attention)
             return losses(self._across(), figures.rows, work, scope)
 
     def experts(
@@ -285,8 +286,7 @@ class Capture:
         from npuscope.analysis.findings.findings import finding_rows, findings
 
         with self._ask():
-            findings_here = findings(self._across(), self._base, path=self._place)
-            return _frame(finding_rows(findings_here))
+            return _frame(finding_rows(findings(self._across(), self._base, path=self._place)))
 
     def whatif(self, *changes: str) -> pl.DataFrame:
         """Steps as they would be with the changes (`rank:5=median`, `comm:ep=0.5`): a row per

@@ -27,6 +27,7 @@ from npuscope.messages import Message, join
 
 from ..scope import JOB, Scope
 from ..views import frame
+from .kernels.count import counted_kernels
 from .mfu import Figures, ModelUse
 from .model.architecture import Model
 from .model.model import Attention, count
@@ -236,11 +237,15 @@ def trainer_log(
     return TrainLog(rows, facts)
 
 
-def reconcile_figures(log: TrainLog, figures: Figures, use: ModelUse) -> pl.DataFrame:
+def reconcile_figures(
+    con: duckdb.DuckDBPyConnection, scope: Scope, log: TrainLog, figures: Figures, use: ModelUse
+) -> pl.DataFrame:
     """Rows of `reconcile_log` for the model, length, tokens, devices and peaks of `figures`; none
     where the length of sequences is unknown."""
     sequence = (
-        use.sequence_length or log.facts.sequence_length or sequence_length_of(figures.kernels)
+        use.sequence_length
+        or log.facts.sequence_length
+        or sequence_length_of(counted_kernels(con, scope))
     )
     rows = figures.rows
     peaks = dict(

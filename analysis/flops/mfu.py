@@ -69,13 +69,12 @@ class Figures:
     """`rows`: columns of the metric, then dtype, frequency_ratio, world_size and hardware_flops.
 
     frequency_ratio: the clock by cycles, else by its counter, over the peak's (NULL: unknown);
-    tokens_per_step, model_flops and hardware_flops: of the whole job's step. `kernels`: the kernels
-    the rows are from. `notes`: what is unknown, why, and what to do. `sources`: the message that
-    each peak_source of the rows is; `conventions`: the parts of each text of that column.
+    tokens_per_step, model_flops and hardware_flops: of the whole job's step. `notes`: what is
+    unknown, why, and what to do. `sources`: the message that each peak_source of the rows is;
+    `conventions`: the parts of each text of that column.
     """
 
     rows: pl.DataFrame
-    kernels: pl.DataFrame
     notes: list[str]
     sources: Mapping[str, str] = field(default_factory=dict)
     conventions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -174,7 +173,7 @@ def mfu(
     rows = steps.select(
         *column_names("mfu"), "dtype", "frequency_ratio", "world_size", "hardware_flops"
     )
-    return Figures(rows, counted, notes + reason, sources, conventions)
+    return Figures(rows, notes + reason, sources, conventions)
 
 
 def _sum_by_family(counted: pl.DataFrame) -> pl.DataFrame:

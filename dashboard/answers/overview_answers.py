@@ -15,7 +15,7 @@ import polars as pl
 from npuscope.analysis.findings.finding import Finding
 from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.flops.job_mfu import gather_figures, mean_use
-from npuscope.analysis.flops.kernels.count import kernel_work
+from npuscope.analysis.flops.kernels.count import counted_kernels, kernel_work
 from npuscope.analysis.flops.losses import losses, together
 from npuscope.analysis.flops.mfu import mfu, why_unknown
 from npuscope.analysis.means import mean_steps
@@ -78,7 +78,7 @@ class JobUse:
 def job_use(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> JobUse:
     """MFU and losses of the chosen steps."""
     figures = mfu(con, scope)
-    lost = losses(con, figures.rows, kernel_work(figures.kernels), scope)
+    lost = losses(con, figures.rows, kernel_work(counted_kernels(con, scope)), scope)
     counted = figures.rows.filter(pl.col("kernel_mfu_causal_ratio").is_not_null())
     used = mean_use(con, gather_figures(con, figures.rows, "job"), ["run", "capture"])
     kernel = used.filter(pl.col("figure") == "kernel_mfu_causal_ratio")["value"]

@@ -8,7 +8,7 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.flops.job_mfu import gather_figures, mean_use
-from npuscope.analysis.flops.kernels.count import kernel_work
+from npuscope.analysis.flops.kernels.count import counted_kernels, kernel_work
 from npuscope.analysis.flops.losses import by_term, losses, together
 from npuscope.analysis.flops.mfu import ModelUse, mfu
 from npuscope.analysis.scope import PLACE
@@ -53,7 +53,7 @@ def flops_gauges(
         ),
     }
     if "step" not in keys:
-        rows = losses(con, figures.rows, kernel_work(figures.kernels))
+        rows = losses(con, figures.rows, kernel_work(counted_kernels(con)))
         terms = by_term(together(con, rows))
         frames["npuscope_loss_ratio"] = terms.select(
             *keys, "term", pl.col("mfu_points").alias("value")

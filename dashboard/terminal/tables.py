@@ -38,6 +38,7 @@ PARTS = (
     ("free", "bright_black", "░"),
 )
 _GAP = 2
+_MOST_ROWS = 500  # a second; nobody reads more, and --json has all
 
 
 class Column(NamedTuple):
@@ -64,7 +65,8 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FittedTable:
-    """A table that drops columns rather than cut figures where the terminal is narrow."""
+    """A table that drops columns rather than cut figures where the terminal is narrow, and says how
+    many rows it leaves out where there are thousands."""
 
     columns: Sequence[Column]
     rows: Sequence[Mapping[str, Any]]
@@ -82,7 +84,11 @@ class FittedTable:
         # Blocks that the terminal's encoding lacks would all be question marks.
         columns = [one for one in self.columns if not (one.is_drawing and options.ascii_only)]
         legend = self.legend if len(columns) == len(self.columns) else None
-        cells = {column: [column.text(row) for row in self.rows] for column in columns}
+        rows = self.rows[:_MOST_ROWS]
+        fewer = None
+        if len(rows) < len(self.rows):
+            fewer = f"the first {len(rows)} of {len(self.rows):,} rows: options choose, --json: all"
+        cells = {column: [column.text(row) for row in rows] for column in columns}
         widths = {
             column: max([len(column.heading), *(cell.cell_len for cell in cells[column])])
             for column in columns
@@ -95,7 +101,7 @@ class FittedTable:
             title=self.title,
             title_justify="left",
             title_style="bold",
-            caption="; ".join(text for text in (legend, self.caption) if text) or None,
+            caption="; ".join(text for text in (fewer, legend, self.caption) if text) or None,
             caption_justify="left",
             box=box.SIMPLE_HEAD,
             padding=(0, _GAP - 1, 0, 0),  # the box adds one

@@ -63,6 +63,7 @@ def mfu(
     from npuscope.analysis.catalog import column_names
     from npuscope.analysis.flops import chips, job_mfu
     from npuscope.analysis.flops.kernels import roofline
+    from npuscope.analysis.flops.kernels.count import counted_kernels
     from npuscope.analysis.flops.mfu import mfu as figures_of
     from npuscope.analysis.flops.peaks import parse_peaks
     from npuscope.dashboard.terminal import mfu_tables as tables
@@ -91,7 +92,7 @@ def mfu(
         if use is not None and logged is not None:
             from npuscope.analysis.flops.log_figures import reconcile_figures, verdict_notes
 
-            beside = reconcile_figures(logged, figures, use)
+            beside = reconcile_figures(data.con, scope, logged, figures, use)
             notes += [*logged.notes, *verdict_notes(beside)]
         if waterfall:
             _show_waterfall(request, data, figures, notes, scope, attention)
@@ -104,7 +105,10 @@ def mfu(
             request.answer("mfu_log", rows, notes, tables.log_table)
         elif by == "kernel":
             kernels = roofline.kernel_table(
-                figures.kernels, chips.peaks(data.con, peaks), attention=attention, top=top
+                counted_kernels(data.con, scope),
+                chips.peaks(data.con, peaks),
+                attention=attention,
+                top=top,
             )
             request.answer("mfu_kernels", kernels, notes, tables.roofline_table)
         elif by == "step":
@@ -126,13 +130,13 @@ def _show_waterfall(
     attention: str,
 ) -> None:
     """The losses of each rank and step, or of the job and its stages as a table."""
-    from npuscope.analysis.flops.kernels.count import kernel_work
+    from npuscope.analysis.flops.kernels.count import counted_kernels, kernel_work
     from npuscope.analysis.flops.losses import loss_notes, losses, together
     from npuscope.dashboard.terminal.parts_table import waterfall_table
     from npuscope.profile import compare_ranks
 
     compare_ranks(data, is_needed=False)
-    work = kernel_work(figures.kernels, attention=attention)
+    work = kernel_work(counted_kernels(data.con, scope), attention=attention)
     rows = losses(data.con, figures.rows, work, scope)
     sentences = [*notes, *loss_notes(figures.rows, rows)]
     stages = together(data.con, rows, by="stage")

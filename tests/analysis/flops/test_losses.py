@@ -12,7 +12,7 @@ import duckdb
 import polars as pl
 import pytest
 
-from npuscope.analysis.flops.kernels.count import kernel_work
+from npuscope.analysis.flops.kernels.count import counted_kernels, kernel_work
 from npuscope.analysis.flops.losses import losses, together
 from npuscope.analysis.flops.mfu import mfu
 from npuscope.analysis.ranks.rank_views import open_across
@@ -30,7 +30,7 @@ Lost = dict[tuple[int, str], float]
 
 def _rows(con: duckdb.DuckDBPyConnection, **peaks: float) -> pl.DataFrame:
     found = mfu(con, given_peaks=peaks)
-    return losses(con, found.rows, kernel_work(found.kernels))
+    return losses(con, found.rows, kernel_work(counted_kernels(con)))
 
 
 def _adds_up(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame) -> None:

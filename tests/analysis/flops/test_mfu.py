@@ -13,7 +13,7 @@ from npuscope.analysis.catalog import column_names
 from npuscope.analysis.flops.chips import peaks
 from npuscope.analysis.flops.job_mfu import gather_figures
 from npuscope.analysis.flops.kernels import roofline
-from npuscope.analysis.flops.kernels.count import kernel_work
+from npuscope.analysis.flops.kernels.count import counted_kernels, kernel_work
 from npuscope.analysis.flops.lengths import ACTIVITY, TO_NEXT, WINDOW, step_lengths
 from npuscope.analysis.flops.mfu import Figures, ModelUse, mfu, why_unknown
 from npuscope.analysis.flops.model.architecture import GroupedQueries, Model
@@ -80,9 +80,12 @@ def test_ranks_read_lightly_have_no_figures(qwen: Figures) -> None:
     assert any("without kernels" in note for note in qwen.notes)
 
 
-def test_kernels_of_a_real_step(qwen: Figures, goldens: dict[str, Any]) -> None:
+def test_kernels_of_a_real_step(
+    real_stores: Callable[[str], Path], goldens: dict[str, Any]
+) -> None:
     by_type = goldens["qwen3_pp2_dp2_text_level2"]["0"]["flops"]["by_type"]
-    work = kernel_work(qwen.kernels, attention="full").filter("is_cube")
+    con = open_profile(real_stores("qwen3_pp2_dp2_text_level2"))
+    work = kernel_work(counted_kernels(con), attention="full").filter("is_cube")
     assert sorted(work["type"]) == sorted(by_type)
     for row in work.to_dicts():
         assert row["total_ns"] == by_type[row["type"]]["dur_ns"]
@@ -370,8 +373,7 @@ def test_stages_and_the_job() -> None:
 def test_rooflines() -> None:
     con = one_rank(MATMUL, MATMUL, {**MATMUL, "input_shapes": None})
     given = {"hbm": 1e12}
-    found = mfu(con, given_peaks=given)
-    table = roofline.kernel_table(found.kernels, peaks(con, given))
+    table = roofline.kernel_table(counted_kernels(con), peaks(con, given))
     known, unknown = sorted(table.to_dicts(), key=lambda row: row["flops"] is None)
     moved = 2 * (64 * 32 + 32 * 16 + 64 * 16)
     assert (known["count"], known["total_ns"], known["flops"]) == (2, 200, FLOPS)
@@ -381,7 +383,7 @@ def test_rooflines() -> None:
     assert known["roofline_share_ratio"] == pytest.approx(moved / 1e12 / 100e-9)
     assert known["peak_share_ratio"] == pytest.approx(FLOPS / 100e-9 / PEAK)
     assert unknown["reason"] and unknown["achieved_flops_per_s"] is None
-    plain = roofline.kernel_table(found.kernels, peaks(con), top=1)
+    plain = roofline.kernel_table(counted_kernels(con), peaks(con), top=1)
     assert plain.height == 1 and plain["roofline_flops_per_s"].null_count() == 1
 
 

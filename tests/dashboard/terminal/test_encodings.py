@@ -1,4 +1,5 @@
-"""Terminals whose encoding lacks blocks: nothing is drawn there as question marks."""
+"""Terminals whose encoding lacks blocks: nothing is drawn there as question marks; and tables that
+are longer than anyone reads."""
 
 from __future__ import annotations
 
@@ -31,10 +32,15 @@ def render(what: RenderableType, encoding: str) -> str:
 def test_nothing_is_drawn_as_question_marks(sample_store: Path, encoding: str) -> None:
     with closing(store.open(sample_store)) as con:
         open_views(con)
-        steps = steps_table(query.steps(con))
+        rows = query.steps(con)
         curve = memory_curve(con, ALL).filter(rank=0)
+    steps = steps_table(rows)
     loads = pl.DataFrame({"layer": [0, 0], "expert": [0, 1], "tokens": [4, 9]})
     for drawn in (steps, MemoryChart("memory", curve, 0), Heatmap(loads, title="load")):
         assert any(block in render(drawn, "utf-8") for block in "█▒▓░")
         assert "?" not in render(drawn, encoding)
     assert "computing" in render(steps, encoding)
+    many = pl.concat([rows] * (500 // rows.height + 1))
+    table = render(steps_table(many), encoding)
+    assert f"the first 500 of {many.height:,} rows" in table
+    assert 500 < len(table.splitlines()) < 510 and "the first" not in render(steps, encoding)
