@@ -35,6 +35,7 @@ _SHARED_RANKS_RATIO = 0.98
 _MOST_STEPS = 1000  # nobody records more
 _LAYOUT = ("world_size", "tp_size", "pp_size", "dp_size", "cp_size", "ep_size")
 _UNSET = frozenset({"not set"})
+_MFU = "kernel_mfu_causal_ratio"  # over the length of its step
 _CORRELATED_FROM = 20  # of fewer steps, correlation cannot be told from chance
 
 
@@ -260,22 +261,23 @@ def _ending_alike(a: Side, b: Side) -> tuple[Side, Side, Ends | None]:
 
 
 def _to_next(side: Side) -> Side:
-    """Without the times of last steps; between steps, what passes is of the others alone."""
+    """Without times and MFU of last steps; between steps, what passes is of the others alone."""
     is_last = pl.col("is_last").fill_null(False)
     each = side.steps.height / side.steps.select((~is_last).sum()).item()
     between = pl.when(pl.col("part") == "between_steps").then(pl.col("ns") * each)
     return replace(
         side,
-        steps=side.steps.with_columns(pl.when(~is_last).then("step_ns").alias("step_ns")),
+        steps=side.steps.with_columns(pl.when(~is_last).then(pl.col("step_ns", _MFU))),
         parts=side.parts.with_columns(between.otherwise("ns").alias("ns")),
         at={at: _to_next(replace(one, steps=side.steps)) for at, one in side.at.items()},
     )
 
 
 def _to_end(side: Side) -> Side:
+    end_ns = pl.coalesce("to_end_ns", "step_ns")
     return replace(
         side,
-        steps=side.steps.with_columns(step_ns=pl.coalesce("to_end_ns", "step_ns")),
+        steps=side.steps.with_columns(pl.col(_MFU) * pl.col("step_ns") / end_ns, step_ns=end_ns),
         parts=side.parts.filter(pl.col("part") != "between_steps"),
         at={at: _to_end(one) for at, one in side.at.items()},
     )

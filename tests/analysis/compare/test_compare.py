@@ -238,6 +238,8 @@ def test_two_cuts_of_one_capture_do_not_differ(tmp_path: Path) -> None:
         assert found.ends == ends, name
         assert found.verdict != "different", name
         assert found.step_a_ns == pytest.approx(found.step_b_ns, rel=0.02), name
+        mfu_of = found.figures.filter(measure="kernel_mfu_causal_ratio").row(0, named=True)
+        assert mfu_of["a"] == pytest.approx(mfu_of["b"], rel=0.02), name
         assert len(recorded_differently(found)) == 1
         kept = tmp_path / "base.json"
         kept.write_bytes(baseline_bytes(part))
