@@ -20,7 +20,7 @@ from npuscope.errors import UsageError
 from npuscope.messages import Message
 
 from ..wording import numbers
-from .side import ENDS, GPU, MEASURES, PER_TOKEN, SETTINGS, Key, Side
+from .side import ENDS, GPU, MEASURES, PER_TOKEN, SETTINGS, Key, Side, share_most
 from .waterfall import at_each, is_other_work, waterfall
 
 Verdict = Literal["same", "different", "not_enough"]
@@ -30,8 +30,6 @@ Ends = Literal["to_next", "to_end"]
 # The interval's level, and how near is the same: a share of A's step.
 CONFIDENCE = 0.95
 SAME_WITHIN = 0.01
-# Of the ranks of either side, how many both must have for their mean ranks to do the same work.
-_SHARED_RANKS_RATIO = 0.98
 _MOST_STEPS = 1000  # nobody records more
 _LAYOUT = ("world_size", "tp_size", "pp_size", "dp_size", "cp_size", "ep_size")
 _UNSET = frozenset({"not set"})
@@ -124,7 +122,7 @@ def compare(a: Side, b: Side, by: Key | None = None) -> Comparison:
     a, b, ends = _ending_alike(a, b)
     a, b = _with_tokens(a), _with_tokens(b)
     ranks = _other_ranks(a, b)
-    comparable = not any(ranks) or _share_most(*ranks)
+    comparable = not any(ranks) or share_most(*ranks)
     times = estimate(a, b, "step_ns") if comparable else _means(a, b, "step_ns")
     step_a_ns, step_b_ns = a.step_ns, b.step_ns
     # Around the difference of whole nanoseconds, which is what is printed.
@@ -291,10 +289,6 @@ def _other_ranks(a: Side, b: Side) -> tuple[frozenset[int], frozenset[int]]:
     return a.ranks, b.ranks
 
 
-def _share_most(ours: frozenset[int], theirs: frozenset[int]) -> bool:
-    return len(ours & theirs) >= _SHARED_RANKS_RATIO * len(ours | theirs)
-
-
 def _means(a: Side, b: Side, measure: str) -> Estimate:
     """The means alone: nothing tells whether such a difference is real."""
     one = estimate(a, b, measure)
@@ -412,7 +406,7 @@ def recorded_differently(result: Comparison) -> list[str]:
 
 
 def _what_would_tell(result: Comparison) -> Message:
-    if any(result.ranks) and not _share_most(*result.ranks):
+    if any(result.ranks) and not share_most(*result.ranks):
         return Message("not enough to tell: the mean ranks of A and B are of other ranks")
     if result.unit == "step":
         if result.more is None:

@@ -90,6 +90,8 @@ _PLACE_OF = {"stage": "any_value(pp_rank)", "rank": "rank", None: "cast(null as 
 _HAS_KERNELS = "select run, capture, rank, step, basis = 'events' as has_kernels from step_summary"
 # Computing of ranks without kernels, beyond what those that stand for them compute.
 OTHER_RANKS = "other_ranks"
+# Of the ranks of either side, how many both must have for their mean ranks to do the same work.
+_SHARED_RANKS_RATIO = 0.98
 KERNEL = ["type", "name", "operator", "shape", "core"]
 GPU = "kineto"
 Key = Literal["stage", "rank"]
@@ -265,6 +267,11 @@ def _for_others(rows: pl.DataFrame, pairs: pl.DataFrame, values: list[str]) -> p
 def _at(place: int | None) -> pl.Expr:
     """Rows of a stage or rank; None: all."""
     return pl.lit(True) if place is None else pl.col("place") == place
+
+
+def share_most(ours: frozenset[int], theirs: frozenset[int]) -> bool:
+    """Whether a mean rank of either does about the same work."""
+    return len(ours & theirs) >= _SHARED_RANKS_RATIO * len(ours | theirs)
 
 
 def together(sides: list[Side]) -> Side:
