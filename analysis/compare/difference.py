@@ -20,7 +20,7 @@ from npuscope.errors import UsageError
 from npuscope.messages import Message
 
 from ..wording import numbers
-from .side import ENDS, GPU, MEASURES, PER_TOKEN, SETTINGS, Key, Side, share_most
+from .side import ENDS, GPU, MEASURES, PER_TOKEN, SETTINGS, Key, Side, share_most, with_memory_alike
 from .waterfall import at_each, is_other_work, waterfall
 
 Verdict = Literal["same", "different", "not_enough"]
@@ -120,7 +120,7 @@ def compare(a: Side, b: Side, by: Key | None = None) -> Comparison:
     """A is the baseline; `by` as the sides were measured. Raises UsageError where ranks are asked
     for and the layouts differ."""
     a, b, ends = _ending_alike(a, b)
-    a, b = _with_tokens(a), _with_tokens(b)
+    a, b = map(_with_tokens, with_memory_alike(a, b))
     ranks = _other_ranks(a, b)
     comparable = not any(ranks) or share_most(*ranks)
     times = estimate(a, b, "step_ns") if comparable else _means(a, b, "step_ns")

@@ -269,6 +269,16 @@ def _at(place: int | None) -> pl.Expr:
     return pl.lit(True) if place is None else pl.col("place") == place
 
 
+def with_memory_alike(*sides: Side) -> list[Side]:
+    """With peak memory of the first steps alone, of as many in each capture: where it grows from
+    step to step, more of them would read as more of it."""
+    since = pl.col("step") - pl.col("step").min().over("run", "capture")
+    spans = [side.steps.group_by("run", "capture").agg(since.max())["step"] for side in sides]
+    shortest = pl.concat(spans).min()
+    memory = pl.when((since <= shortest).fill_null(True)).then("peak_memory_bytes")
+    return [replace(side, steps=side.steps.with_columns(memory)) for side in sides]
+
+
 def share_most(ours: frozenset[int], theirs: frozenset[int]) -> bool:
     """Whether a mean rank of either does about the same work."""
     return len(ours & theirs) >= _SHARED_RANKS_RATIO * len(ours | theirs)

@@ -170,6 +170,14 @@ def test_use_memory_and_experts_are_measured_where_recorded() -> None:
     use = ranks.group_by("step").agg(flops.alias("use")).sort("step")
     assert whole.steps["kernel_mfu_causal_ratio"].to_list() == pytest.approx(use["use"].to_list())
 
+    # It grows from step to step: a capture of more steps has no more for that.
+    assert whole.steps["peak_memory_bytes"].is_sorted() and levels.height == 6
+    shorter = replace(whole, steps=whole.steps.head(2))
+    told = compare(shorter, whole).figures.row(
+        by_predicate=pl.col("measure") == "peak_memory_bytes", named=True
+    )
+    assert told["a"] == told["b"] == whole.steps["peak_memory_bytes"].head(2).mean()
+
     # Of a rank of the job nothing is known: of the job neither.
     assert lacking.steps["peak_memory_bytes"].to_list() == [None] * 3
     assert lacking.steps["kernel_mfu_causal_ratio"].to_list() == [None] * 3
