@@ -49,10 +49,12 @@ ENDS = ("to_end_ns", "is_last")
 _STEP = ("run", "capture", "step")
 # What a capture knows of itself; of settings a JSON object, each of which is a fact of its own.
 SETTINGS = ("environment", "model_config")
-FACTS = (
+_OF_RANKS_TABLE = (
     "framework", "framework_version", "cann_version", "chip_name", "profiler_level", "aic_metrics",
     "world_size", "tp_size", "pp_size", "dp_size", "cp_size", "ep_size", *SETTINGS,
 )  # fmt: skip
+MEMORY_CURVE = "memory_curve"
+FACTS = (*_OF_RANKS_TABLE, MEMORY_CURVE)
 # From the end of a rank's step to its next one, where that was recorded too.
 _PAUSES = """
 select * exclude (next_ns, end_ns), coalesce(greatest(next_ns - end_ns, 0), 0) as ns
@@ -269,16 +271,6 @@ def _at(place: int | None) -> pl.Expr:
     return pl.lit(True) if place is None else pl.col("place") == place
 
 
-def with_memory_alike(*sides: Side) -> list[Side]:
-    """With peak memory of the first steps alone, of as many in each capture: where it grows from
-    step to step, more of them would read as more of it."""
-    since = pl.col("step") - pl.col("step").min().over("run", "capture")
-    spans = [side.steps.group_by("run", "capture").agg(since.max())["step"] for side in sides]
-    shortest = pl.concat(spans).min()
-    memory = pl.when((since <= shortest).fill_null(True)).then("peak_memory_bytes")
-    return [replace(side, steps=side.steps.with_columns(memory)) for side in sides]
-
-
 def share_most(ours: frozenset[int], theirs: frozenset[int]) -> bool:
     """Whether a mean rank of either does about the same work."""
     return len(ours & theirs) >= _SHARED_RANKS_RATIO * len(ours | theirs)
@@ -386,5 +378,9 @@ def _mean(
 
 def _facts(con: duckdb.DuckDBPyConnection, scope: Scope) -> dict[str, frozenset[str]]:
     clause, values = scope.where()
-    ranks = frame(con, f"select {', '.join(FACTS)} from ranks {clause}", values)
-    return {name: frozenset(map(str, ranks[name].drop_nulls())) for name in FACTS}
+    ranks = frame(con, f"select {', '.join(_OF_RANKS_TABLE)} from ranks {clause}", values)
+    facts = {name: frozenset(map(str, ranks[name].drop_nulls())) for name in _OF_RANKS_TABLE}
+    main = main_components(memory(con, scope))
+    is_allocated = pl.col("peak_allocated_bytes").is_not_null()
+    curve = pl.when(is_allocated).then(pl.lit("allocated")).otherwise("component")
+    return {**facts, MEMORY_CURVE: frozenset(main.select(curve.alias("curve"))["curve"])}

@@ -194,9 +194,22 @@ def test_memory_of_captures_without_steps_is_that_of_the_capture() -> None:
     with connect() as con:
         put(con, {name: rows for name, rows in frames.items() if name != "steps"})
         con.execute("update kernels set step = null; update comm_ops set step = null")
-        found = measure(con, ALL).steps
+        whole = measure(con, ALL)
+        con.execute("delete from memory where allocated_bytes is not null")
+        without = measure(con, ALL)
     most = frames["memory"].filter(pl.col("component") == "PTA+GE")["allocated_bytes"].max()
-    assert found.select("step", "peak_memory_bytes").rows() == [(None, most)]
+    assert whole.steps.select("step", "peak_memory_bytes").rows() == [(None, most)]
+    # All of a capture is no step of another, and what a process reserved is not what the framework
+    # allocated.
+    found = compare(side(small()), whole)
+    assert found.ends == "no_steps" and found.verdict == "not_enough"
+    notes = " ".join(remarks(found))
+    assert "one side has no steps" in notes and "record steps on both sides" in notes
+    other = compare(whole, without)
+    assert other.ends is None and other.changes["memory_curve"][0] == "allocated"
+    told = other.figures.row(by_predicate=pl.col("measure") == "peak_memory_bytes", named=True)
+    assert (told["a"], told["b"]) == (None, None)
+    assert without.steps["peak_memory_bytes"].count() == 1
 
 
 @pytest.mark.slow
