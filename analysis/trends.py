@@ -10,6 +10,7 @@ captures, log -> where their levels change
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import duckdb
@@ -19,17 +20,20 @@ from npuscope.messages import Message
 
 from . import query
 from .compare.change_points import ALARMS, LEAST, change_points
+from .compare.side import share_most
 from .experts.load.imbalance import expert_loads, expert_metrics
 from .experts.load.load import expert_rows
 from .flops.job_mfu import gather_figures, mean_use
 from .flops.mfu import mfu
-from .means import mean_comm, mean_steps, without_warm_up
+from .means import job_steps, mean_comm, mean_steps, without_warm_up
 from .scope import ALL, Scope
 from .views import frame
-from .wording import percent
+from .wording import numbers, percent
 
 _PARTS = ("computing_ns", "exposed_communication_ns", "free_ns")
 _AT = ("run", "capture")
+_STEP = (*_AT, "step")
+_MFU = "kernel_mfu_causal_ratio"
 # Whose changes are looked for.
 _MEASURES = {
     "captures": ("step_ns", *_PARTS, "masking_ratio", "kernel_mfu_causal_ratio"),
@@ -52,20 +56,24 @@ class Trends:
     and steps); in order of time.
     `exposed`: run, capture, start_ns, kind, exposed_attributed_ns (mean of ranks and steps).
     `log`: run, step, step_ns and, where that is never logged, tokens_per_s: steps of the trainer's
-    log. `changes`: rows of `trend_changes` of captures and log.
+    log. `changes`: rows of `trend_changes` of captures and log. `apart`: run, capture, ranks of
+    captures that are not among those, as their ranks are others.
     """
 
     captures: pl.DataFrame
     exposed: pl.DataFrame
     log: pl.DataFrame
     changes: pl.DataFrame
+    apart: tuple[tuple[str, str, frozenset[int]], ...] = ()
 
 
 # metric: trends
 # How does a run change from capture to capture?
 #
 # Of all ranks and steps of each capture. Parts are means of ranks and steps (mean_steps), MFU
-# is mean_mfu's. The only rank there is cannot be compared.
+# is mean_mfu's. The only rank there is cannot be compared. The last step of a capture lasts to its
+# own end: where captures of a run have different shares of last steps, the step's time and MFU
+# leave them out, or are up to the own end of all steps where a capture has no others.
 #
 # title: Captures over time
 # meaning: A run's captures in order of time: length of a step, its parts, masking, MFU, imbalance.
@@ -106,12 +114,15 @@ def trends(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> Trends:
     facts = query.capture_facts(con, run).select(
         *_AT, pl.col("window_start_ns").alias("start_ns"), "rank_count", "step_count"
     )
-    means = mean_steps(con, run).select(
-        *_AT, pl.col("job_step_ns").alias("step_ns"), *_PARTS, "masking_ratio"
-    )
+    alike = _lengths_alike(con, run)
+    means = mean_steps(con, run).select(*_AT, "job_step_ns", *_PARTS, "masking_ratio")
+    lengths = alike.group_by(_AT).agg(pl.col("step_ns").mean())
     captures = facts
-    for more in (means, _rank_imbalance(con, run), _job_mfu(con, run), _experts(con, run)):
+    for more in (
+        lengths, means, _rank_imbalance(con, run), _job_mfu(con, run, alike), _experts(con, run)
+    ):  # fmt: skip
         captures = captures.join(more, on=_AT, how="left")
+    captures = captures.with_columns(pl.coalesce("step_ns", "job_step_ns")).drop("job_step_ns")
     captures = captures.sort("start_ns", "capture", nulls_last=True)
     exposed = (
         mean_comm(con, run, by="kind")
@@ -122,7 +133,10 @@ def trends(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> Trends:
     )
     clause, values = run.where(("run",))
     log = frame(con, _LOG.format(where=clause), values)
-    return Trends(captures, exposed, log, trend_changes(captures, log))
+    apart = _of_other_ranks(con, run)
+    is_apart = pl.struct(*_AT).is_in([{"run": one, "capture": at} for one, at, _ in apart])
+    changes = trend_changes(captures.filter(~is_apart) if apart else captures, log)
+    return Trends(captures, exposed, log, changes, apart)
 
 
 # metric: trend_changes
@@ -130,7 +144,8 @@ def trends(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> Trends:
 #
 # Where the level of a measure changes, over a run's captures in order of time and over the steps of
 # the trainer's log (their tokens per second where it has no times). Each measure is judged by
-# itself; of one that does not change, a change is told in 1 % of all cases. See docs/compare.md.
+# itself; of one that does not change, a change is told in 1 % of all cases. Captures of other ranks
+# than most have are passed over: a mean rank of theirs does other work. See docs/compare.md.
 #
 # title: Changes over time
 # meaning: Where the level of a step's time or of its parts changes for good, and by how much.
@@ -211,6 +226,11 @@ def change_notes(history: Trends) -> list[str]:
         for run, count in history.captures.group_by("run", maintain_order=True).len().iter_rows()
         if count < LEAST
     ]  # fmt: skip
+    notes += [
+        Message("{run}, {capture}: other ranks than most captures have ({ranks}): no change is told"
+                " of it", run=run, capture=capture, ranks=numbers(ranks))
+        for run, capture, ranks in history.apart
+    ]  # fmt: skip
     if history.log.is_empty():
         notes.append(Message("no training log here: `npuscope ingest --train-log` adds one"))
     note = Message(
@@ -230,10 +250,54 @@ def _rank_imbalance(con: duckdb.DuckDBPyConnection, run: Scope) -> pl.DataFrame:
     return of_step.filter(pl.col("ranks") > 1).group_by(_AT).agg(pl.col("rank_imbalance").mean())
 
 
-def _job_mfu(con: duckdb.DuckDBPyConnection, run: Scope) -> pl.DataFrame:
-    job = mean_use(con, gather_figures(con, mfu(con, run).rows, "job"), _AT)
-    name = "kernel_mfu_causal_ratio"
-    return job.filter(pl.col("figure") == name).select(*_AT, pl.col("value").alias(name))
+def _lengths_alike(con: duckdb.DuckDBPyConnection, run: Scope) -> pl.DataFrame:
+    """run, capture, step, step_ns of the job's steps, up to the next one's begin or to their own
+    end, as `difference.compare` chooses for two sides: the same in all captures of a run."""
+    times = without_warm_up(con, job_steps(con, run)).drop_nulls("step_ns")
+    is_last, share = pl.col("is_last"), pl.col("share")
+    ends = times.group_by(_AT).agg(share=is_last.cast(pl.Float64).mean())
+    ends = ends.group_by("run").agg(
+        is_alike=(share.n_unique() == 1) | share.is_null().any(), has_next=(share < 1).all()
+    )
+    step_ns = (
+        pl.when("is_alike").then("step_ns")
+        .when("has_next").then(pl.when(~is_last).then("step_ns"))
+        .otherwise(pl.coalesce("to_end_ns", "step_ns"))
+    )  # fmt: skip
+    return times.join(ends, on="run").select(*_STEP, step_ns=step_ns).drop_nulls("step_ns")
+
+
+def _of_other_ranks(
+    con: duckdb.DuckDBPyConnection, run: Scope
+) -> tuple[tuple[str, str, frozenset[int]], ...]:
+    """Captures whose ranks are others than those of most captures of their run, or of the latest
+    among as many."""
+    clause, values = run.where(("run",))
+    rows = frame(con, f"select distinct run, capture, rank from step_summary {clause}", values)
+    found = []
+    for _, of_run in rows.group_by("run", maintain_order=True):
+        sets = {
+            (str(name), str(capture)): frozenset(ranks)
+            for name, capture, ranks in of_run.group_by(_AT).agg("rank").sort(_AT).iter_rows()
+        }
+        counts = Counter(sets.values())
+        shared = {
+            one: sum(count for other, count in counts.items() if share_most(one, other))
+            for one in counts
+        }
+        most = max(reversed(sets.values()), key=lambda one: shared[one])
+        found += [(*at, ranks) for at, ranks in sets.items() if not share_most(ranks, most)]
+    return tuple(found)
+
+
+def _job_mfu(con: duckdb.DuckDBPyConnection, run: Scope, lengths: pl.DataFrame) -> pl.DataFrame:
+    """Over the `lengths` that end alike."""
+    job = gather_figures(con, mfu(con, run).rows, "job")
+    alike = job.join(lengths, on=_STEP, nulls_equal=True, suffix="_alike").with_columns(
+        pl.col(_MFU) * pl.col("step_ns") / pl.col("step_ns_alike"), step_ns="step_ns_alike"
+    )
+    told = mean_use(con, alike, _AT).filter(figure=_MFU)
+    return told.select(*_AT, pl.col("value").alias(_MFU))
 
 
 def _experts(con: duckdb.DuckDBPyConnection, run: Scope) -> pl.DataFrame:

@@ -20,18 +20,14 @@ from npuscope.errors import UsageError
 from npuscope.messages import Message
 
 from ..wording import numbers
-from .side import ENDS, GPU, MEASURES, PER_TOKEN, SETTINGS, Key, Side
+from .alike import Ends, as_figure, ending_alike, with_memory_alike
+from .side import GPU, MEASURES, PER_TOKEN, SETTINGS, Key, Side, share_most
 from .waterfall import at_each, is_other_work, waterfall
 
 Verdict = Literal["same", "different", "not_enough"]
-# Steps are compared up to the next one's begin, the last of each capture left out, or up to their
-# own end.
-Ends = Literal["to_next", "to_end"]
 # The interval's level, and how near is the same: a share of A's step.
 CONFIDENCE = 0.95
 SAME_WITHIN = 0.01
-# Of the ranks of either side, how many both must have for their mean ranks to do the same work.
-_SHARED_RANKS_RATIO = 0.98
 _MOST_STEPS = 1000  # nobody records more
 _LAYOUT = ("world_size", "tp_size", "pp_size", "dp_size", "cp_size", "ep_size")
 _UNSET = frozenset({"not set"})
@@ -120,10 +116,10 @@ class Comparison:
 def compare(a: Side, b: Side, by: Key | None = None) -> Comparison:
     """A is the baseline; `by` as the sides were measured. Raises UsageError where ranks are asked
     for and the layouts differ."""
-    a, b, ends = _ending_alike(a, b)
-    a, b = _with_tokens(a), _with_tokens(b)
+    a, b, ends = ending_alike(a, b)
+    a, b = map(_with_tokens, with_memory_alike(a, b))
     ranks = _other_ranks(a, b)
-    comparable = not any(ranks) or _share_most(*ranks)
+    comparable = ends != "no_steps" and (not any(ranks) or share_most(*ranks))
     times = estimate(a, b, "step_ns") if comparable else _means(a, b, "step_ns")
     step_a_ns, step_b_ns = a.step_ns, b.step_ns
     # Around the difference of whole nanoseconds, which is what is printed.
@@ -209,7 +205,8 @@ def measure_differences(
 # meaning: What captures know of themselves (versions, chips, parallel sizes) and differs.
 # table: changed_facts
 #
-#   fact  varchar  column of the table ranks, or a setting of its environment or model_config
+#   fact  varchar  column of the table ranks, a setting of its environment or model_config, or
+#     memory_curve: what peak memory is of (allocated by the framework, or a component's reserved)
 #   a     varchar  of A: every value that its ranks have
 #   b     varchar  of B, likewise
 def changed_facts(a: Side, b: Side) -> pl.DataFrame:
@@ -244,53 +241,12 @@ def _settings(texts: frozenset[str]) -> dict[str, frozenset[str]]:
     }
 
 
-def _ending_alike(a: Side, b: Side) -> tuple[Side, Side, Ends | None]:
-    """The sides with steps that end alike, and how, where as recorded they do not.
-
-    The last step of a capture is measured to its own end: of more steps, fewer are. To compare
-    means of them would find a difference between two cuts of one capture."""
-    if not all({*ENDS} <= {*side.steps.columns} for side in (a, b)):
-        return a, b, None
-    ratios = [_figure(side.steps["is_last"].mean()) for side in (a, b)]
-    if None in ratios or ratios[0] == ratios[1]:
-        return a, b, None
-    if all(ratio is not None and ratio < 1 for ratio in ratios):
-        return _to_next(a), _to_next(b), "to_next"
-    return _to_end(a), _to_end(b), "to_end"
-
-
-def _to_next(side: Side) -> Side:
-    """Without the times of last steps; between steps, what passes is of the others alone."""
-    is_last = pl.col("is_last").fill_null(False)
-    each = side.steps.height / side.steps.select((~is_last).sum()).item()
-    between = pl.when(pl.col("part") == "between_steps").then(pl.col("ns") * each)
-    return replace(
-        side,
-        steps=side.steps.with_columns(pl.when(~is_last).then("step_ns").alias("step_ns")),
-        parts=side.parts.with_columns(between.otherwise("ns").alias("ns")),
-        at={at: _to_next(replace(one, steps=side.steps)) for at, one in side.at.items()},
-    )
-
-
-def _to_end(side: Side) -> Side:
-    return replace(
-        side,
-        steps=side.steps.with_columns(step_ns=pl.coalesce("to_end_ns", "step_ns")),
-        parts=side.parts.filter(pl.col("part") != "between_steps"),
-        at={at: _to_end(one) for at, one in side.at.items()},
-    )
-
-
 def _other_ranks(a: Side, b: Side) -> tuple[frozenset[int], frozenset[int]]:
     """Ranks of either side, where both are of one layout and they are not the same."""
     sizes = [side.facts.get("world_size", frozenset()) for side in (a, b)]
     if not (a.ranks and b.ranks) or a.ranks == b.ranks or (all(sizes) and sizes[0] != sizes[1]):
         return frozenset(), frozenset()
     return a.ranks, b.ranks
-
-
-def _share_most(ours: frozenset[int], theirs: frozenset[int]) -> bool:
-    return len(ours & theirs) >= _SHARED_RANKS_RATIO * len(ours | theirs)
 
 
 def _means(a: Side, b: Side, measure: str) -> Estimate:
@@ -355,6 +311,10 @@ def recorded_differently(result: Comparison) -> list[str]:
                 a=a, b=b,
             )
         )  # fmt: skip
+    if result.ends == "no_steps":
+        notes.append(
+            Message("one side has no steps: all it recorded stands beside a step of the other")
+        )
     if result.ends == "to_end":
         notes.append(
             Message("one side has last steps alone: steps of both are compared up to their own end")
@@ -410,7 +370,9 @@ def recorded_differently(result: Comparison) -> list[str]:
 
 
 def _what_would_tell(result: Comparison) -> Message:
-    if any(result.ranks) and not _share_most(*result.ranks):
+    if result.ends == "no_steps":
+        return Message("not enough to tell: record steps on both sides")
+    if any(result.ranks) and not share_most(*result.ranks):
         return Message("not enough to tell: the mean ranks of A and B are of other ranks")
     if result.unit == "step":
         if result.more is None:
@@ -443,12 +405,12 @@ def estimate(a: Side, b: Side, measure: str) -> Estimate:
         (side.captures if unit == "capture" else side.steps)[measure].drop_nulls()
         for side in (a, b)
     )
-    mean_a, mean_b = (_figure(side.mean()) for side in (ours, theirs))
+    mean_a, mean_b = (as_figure(side.mean()) for side in (ours, theirs))
     counts = len(ours), len(theirs)
     few = Estimate(mean_a, mean_b, count=min(counts))
     if mean_a is None or mean_b is None:
         return few
-    spreads = [_figure(side.var()) for side in (ours, theirs)]  # of one value: None
+    spreads = [as_figure(side.var()) for side in (ours, theirs)]  # of one value: None
     pairs = [(v, n) for v, n in zip(spreads, counts, strict=True) if v is not None]
     if not pairs or (unit == "step" and len(pairs) < 2):
         return few
@@ -470,10 +432,6 @@ def estimate(a: Side, b: Side, measure: str) -> Estimate:
         needed = math.ceil(least * (half / within) ** 2)
         more = needed - least if needed <= _MOST_STEPS else None
     return Estimate(mean_a, mean_b, delta - half, delta + half, more, min(counts))
-
-
-def _figure(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _widening(values: pl.Series) -> float:

@@ -49,10 +49,12 @@ ENDS = ("to_end_ns", "is_last")
 _STEP = ("run", "capture", "step")
 # What a capture knows of itself; of settings a JSON object, each of which is a fact of its own.
 SETTINGS = ("environment", "model_config")
-FACTS = (
+_OF_RANKS_TABLE = (
     "framework", "framework_version", "cann_version", "chip_name", "profiler_level", "aic_metrics",
     "world_size", "tp_size", "pp_size", "dp_size", "cp_size", "ep_size", *SETTINGS,
 )  # fmt: skip
+MEMORY_CURVE = "memory_curve"
+FACTS = (*_OF_RANKS_TABLE, MEMORY_CURVE)
 # From the end of a rank's step to its next one, where that was recorded too.
 _PAUSES = """
 select * exclude (next_ns, end_ns), coalesce(greatest(next_ns - end_ns, 0), 0) as ns
@@ -63,15 +65,16 @@ from (
     window _later as (partition by run, capture, rank order by step nulls last)
 )"""
 _KERNELS = """
-select p.run, p.capture, p.place, type, name, null::varchar as operator, input_shapes as shape,
-    core, cast(sum(count) as bigint) as count, cast(sum(total_ns) as bigint) as total_ns
+select p.run, p.capture, p.place, p.stage, type, name, null::varchar as operator,
+    input_shapes as shape, core, cast(sum(count) as bigint) as count,
+    cast(sum(total_ns) as bigint) as total_ns
 from kernel_kinds as k join compared_pairs as p on p.run = k.run and p.capture = k.capture
     and p.rank = k.rank and p.step is not distinct from k.step
 group by all"""
 # The same with names, and with what the framework was doing when it launched a kernel: one call
 # launches for one operator.
 _KERNELS_IN_FULL = """
-select p.run, p.capture, p.place, k.type, k.name, l.operator_name as operator,
+select p.run, p.capture, p.place, p.stage, k.type, k.name, l.operator_name as operator,
     k.input_shapes as shape, k.core, count(*) as count, cast(sum(dur_ns) as bigint) as total_ns
 from kernels as k join compared_pairs as p on p.run = k.run and p.capture = k.capture
     and p.rank = k.rank and p.step is not distinct from k.step
@@ -82,11 +85,15 @@ left join (
     and l.connection_id = k.connection_id
 where is_compute and dur_ns > 0 and start_ns is not null
 group by all"""
-_PLACES = {
-    "stage": "select run, capture, rank, any_value(pp_rank) as place from ranks group by all",
-    "rank": "select distinct run, capture, rank, rank as place from ranks",
-    None: "select distinct run, capture, rank, cast(null as integer) as place from ranks",
-}
+_PLACES = """
+select run, capture, rank, any_value(pp_rank) as stage, {place} as place from ranks
+group by run, capture, rank"""
+_PLACE_OF = {"stage": "any_value(pp_rank)", "rank": "rank", None: "cast(null as integer)"}
+_HAS_KERNELS = "select run, capture, rank, step, basis = 'events' as has_kernels from step_summary"
+# Computing of ranks without kernels, beyond what those that stand for them compute.
+OTHER_RANKS = "other_ranks"
+# Of the ranks of either side, how many both must have for their mean ranks to do the same work.
+_SHARED_RANKS_RATIO = 0.98
 KERNEL = ["type", "name", "operator", "shape", "core"]
 GPU = "kineto"
 Key = Literal["stage", "rank"]
@@ -99,9 +106,11 @@ class Side:
     `steps`: run, capture, step, step_ns and the measures, without warm-up; to_end_ns and is_last as
     in job_steps, where known. `parts`: part, name, ns of a mean rank and step. `kernels`: type,
     name (where there is no type), operator (of the framework; both where asked for in full), shape,
-    core, count and total_ns of the same. `facts`: what each rank knows of itself, a set of values
-    each. `at`: the same of each stage or rank alone, where that was asked for. `tokens`: of a step
-    of the job, where known. `ranks`: those that a mean rank is of; none: not known.
+    core, count and total_ns of the same; ranks whose kernels are not there (read lightly, say) have
+    those of the others of their stage, and `parts` what they compute beyond (OTHER_RANKS). `facts`:
+    what each rank knows of itself, a set of values each. `at`: the same of each stage or rank
+    alone, where that was asked for. `tokens`: of a step of the job, where known. `ranks`: those
+    that a mean rank is of; none: not known.
     """
 
     steps: pl.DataFrame
@@ -177,8 +186,7 @@ def measure(
     ).join(places, on=RANK, how="left")  # fmt: skip
 
     def side(place: int | None) -> Side:
-        here = _at(place)
-        means = _mean(parts.filter(here), pairs.filter(here), ["part", "name"], ["ns"])
+        means = _mean_parts(parts.filter(_at(place)), pairs.filter(_at(place)))
         return Side(steps, means, kernels[place], facts, ranks=frozenset(pairs["rank"]))
 
     facts = _facts(con, scope)
@@ -204,8 +212,9 @@ def _parts_to_compare(
     """Parts of the compared ranks and steps, and these: run, capture, rank, step, place."""
     parts = without_warm_up(con, step_parts(con, scope))
     parts = parts.filter(pl.col("ns").null_count().over(PLACE) == 0)
-    places = frame(con, _PLACES[by])
-    return parts, parts.select(PLACE).unique().join(places, on=RANK, how="left")
+    places = frame(con, _PLACES.format(place=_PLACE_OF[by]))
+    pairs = parts.select(PLACE).unique().join(places, on=RANK, how="left")
+    return parts, pairs.join(frame(con, _HAS_KERNELS), on=PLACE, how="left", nulls_equal=True)
 
 
 def _kernels(
@@ -217,17 +226,54 @@ def _kernels(
     finally:
         con.unregister("compared_pairs")
     places = pairs["place"].unique().drop_nulls().sort()
-    return {
-        place: _mean(
-            kernels.filter(_at(place)), pairs.filter(_at(place)), KERNEL, ["count", "total_ns"]
-        )
-        for place in (None, *places)
-    }
+    values = ["count", "total_ns"]
+    means = {}
+    for place in (None, *places):
+        here = pairs.filter(_at(place))
+        weighed = _for_others(kernels.filter(_at(place)), here, values)
+        means[place] = _mean(weighed, here, KERNEL, values)
+    return means
+
+
+def _mean_parts(parts: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Means of parts; of computing, what ranks without kernels have beyond the others' apart."""
+    computing = parts.filter(pl.col("part") == "computing")
+    known = computing.join(
+        pairs.filter("has_kernels").select(*PLACE, "stage"), on=PLACE, nulls_equal=True
+    )
+    if known.is_empty():
+        return _mean(parts, pairs, ["part", "name"], ["ns"])
+    known = _for_others(known, pairs, ["ns"])
+    name = pl.lit(OTHER_RANKS).alias("name")
+    others = pl.concat(
+        [
+            computing.select(*JOB, "part", name, pl.col("ns").cast(pl.Float64)),
+            known.select(*JOB, "part", name, -pl.col("ns")),
+        ]
+    )
+    rest = parts.filter(pl.col("part") != "computing").select(*JOB, "part", "name", "ns")
+    rows = pl.concat([rest, known.select(rest.columns), others], how="vertical_relaxed")
+    return _mean(rows, pairs, ["part", "name"], ["ns"])
+
+
+def _for_others(rows: pl.DataFrame, pairs: pl.DataFrame, values: list[str]) -> pl.DataFrame:
+    """Rows of ranks with kernels, each weighed by how many ranks and steps of its stage it stands
+    for."""
+    by = [*JOB, "stage"]
+    weights = pairs.group_by(by).agg(weight=pl.len() / pl.col("has_kernels").sum())
+    return rows.join(weights, on=by, nulls_equal=True).with_columns(
+        pl.col(values) * pl.col("weight")
+    )
 
 
 def _at(place: int | None) -> pl.Expr:
     """Rows of a stage or rank; None: all."""
     return pl.lit(True) if place is None else pl.col("place") == place
+
+
+def share_most(ours: frozenset[int], theirs: frozenset[int]) -> bool:
+    """Whether a mean rank of either does about the same work."""
+    return len(ours & theirs) >= _SHARED_RANKS_RATIO * len(ours | theirs)
 
 
 def together(sides: list[Side]) -> Side:
@@ -332,5 +378,9 @@ def _mean(
 
 def _facts(con: duckdb.DuckDBPyConnection, scope: Scope) -> dict[str, frozenset[str]]:
     clause, values = scope.where()
-    ranks = frame(con, f"select {', '.join(FACTS)} from ranks {clause}", values)
-    return {name: frozenset(map(str, ranks[name].drop_nulls())) for name in FACTS}
+    ranks = frame(con, f"select {', '.join(_OF_RANKS_TABLE)} from ranks {clause}", values)
+    facts = {name: frozenset(map(str, ranks[name].drop_nulls())) for name in _OF_RANKS_TABLE}
+    main = main_components(memory(con, scope))
+    is_allocated = pl.col("peak_allocated_bytes").is_not_null()
+    curve = pl.when(is_allocated).then(pl.lit("allocated")).otherwise("component")
+    return {**facts, MEMORY_CURVE: frozenset(main.select(curve.alias("curve"))["curve"])}

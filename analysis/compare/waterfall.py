@@ -13,7 +13,7 @@ import polars as pl
 from npuscope.errors import UsageError
 
 from .operator_names import same_work
-from .side import GPU, Side
+from .side import GPU, OTHER_RANKS, Side
 
 # Parts in the order in which a step is told; what computing consists of comes in their place.
 ORDER = (
@@ -45,7 +45,8 @@ _OTHER_WORK_RATIO = 0.1  # of computing: another micro-batch of ten
 #     longer or shorter), shape (shapes that one side alone has), core (alike, but on other cores),
 #     kernels (other types do the work of the operator: a fusion, say), new or gone (types that one
 #     side alone has), at_once (time that kernels beside each other count
-#     twice); NULL where a side has no kernels to tell
+#     twice), other_ranks (ranks without kernels: what they compute beyond those with kernels, which
+#     stand for them); NULL where a side has no kernels to tell
 #   a_ns      bigint   of A; of count 0, as A's time stands with duration
 #   b_ns      bigint   of B, likewise
 #   delta_ns  bigint   b - a: positive where B is slower
@@ -54,14 +55,19 @@ _OTHER_WORK_RATIO = 0.1  # of computing: another micro-batch of ten
 def waterfall(a: Side, b: Side) -> pl.DataFrame:
     """Rows of the metric `compare`, in the order of a step, the largest change of a part first."""
     rows = _kernel_rows(*_alike(a, b))
-    at_once = {
-        key: side.parts.filter(pl.col("part") == "computing")["ns"].sum()
-        - sum(row[key] for row in rows)
-        for side, key in ((a, "a"), (b, "b"))
-    }
+    told, others = (
+        {
+            key: side.parts.filter(pl.col("part") == "computing", is_of)["ns"].sum()
+            for side, key in ((a, "a"), (b, "b"))
+        }
+        for is_of in (pl.col("name").is_null(), pl.col("name") == OTHER_RANKS)
+    )
+    at_once = {key: ns - sum(row[key] for row in rows) for key, ns in told.items()}
     has_kernels = rows and a.kernels.height and b.kernels.height
-    change = "at_once" if has_kernels else None
-    rows.append({"part": "computing", "name": None, "change": change, **at_once})
+    rows += [
+        {"part": "computing", "name": None, "change": change if has_kernels else None, **ns}
+        for change, ns in (("at_once", at_once), (OTHER_RANKS, others))
+    ]
     parts = a.parts.join(b.parts, on=("part", "name"), how="full", coalesce=True, nulls_equal=True)
     rows += [
         {"part": part, "name": name, "a": a_ns, "b": b_ns}
@@ -120,7 +126,8 @@ def by_part(rows: pl.DataFrame) -> pl.DataFrame:
 #     longer or shorter), shape (shapes that one side alone has), core (alike, but on other cores),
 #     kernels (other types do the work of the operator: a fusion, say), new or gone (types that one
 #     side alone has), at_once (time that kernels beside each other count
-#     twice); NULL where a side has no kernels to tell
+#     twice), other_ranks (ranks without kernels: what they compute beyond those with kernels, which
+#     stand for them); NULL where a side has no kernels to tell
 #   a_ns      bigint   of A; of count 0, as A's time stands with duration
 #   b_ns      bigint   of B, likewise
 #   delta_ns  bigint   b - a: positive where B is slower
@@ -148,7 +155,8 @@ def by_part(rows: pl.DataFrame) -> pl.DataFrame:
 #     longer or shorter), shape (shapes that one side alone has), core (alike, but on other cores),
 #     kernels (other types do the work of the operator: a fusion, say), new or gone (types that one
 #     side alone has), at_once (time that kernels beside each other count
-#     twice); NULL where a side has no kernels to tell
+#     twice), other_ranks (ranks without kernels: what they compute beyond those with kernels, which
+#     stand for them); NULL where a side has no kernels to tell
 #   a_ns      bigint   of A; of count 0, as A's time stands with duration
 #   b_ns      bigint   of B, likewise
 #   delta_ns  bigint   b - a: positive where B is slower

@@ -33,10 +33,10 @@ _TYPES = {
 #
 # The mean step of the job, replayed with the change of the row (`npuscope whatif`): without calls
 # of a cause, with launches on far cores as fast as on near ones, with a fifth less of the host's
-# own time (dispatch), with nothing between steps. Gains do not add up: what one takes away may have
-# been hidden beneath another. What a wait for the device costs is told beyond what other calls and
-# far cores do: a host that never waits would hide those, too. Where a capture cannot be replayed
-# the gain is between none of the free time that the cause has and all of it.
+# own time within steps (dispatch), with nothing between steps. Gains do not add up: what one takes
+# away may have been hidden beneath another. What a wait for the device costs is told beyond what
+# other calls and far cores do: a host that never waits would hide those, too. Where a capture
+# cannot be replayed the gain is between none of the free time that the cause has and all of it.
 #
 # title: Gain by cause of the host
 # meaning: What a mean step gains without each cause of the host, as a range with its basis.
@@ -78,7 +78,8 @@ def _of_capture(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     ]
     if frame(con, _FAR.format(where=clause), values).item():
         words.append((FAR, None, word_of(FAR)))
-    words += [("dispatch", None, f"host={LESS}"), ("between_steps", None, "between_steps=0")]
+    words += [("dispatch", None, f"host:steps={LESS}")]
+    words += [("between_steps", None, "between_steps=0")]
     free = mean_free_time(con, scope, by="operator")
     job = job_within_limit(con, scope)
     others = [word for cause, _, word in words if cause in CALLS]

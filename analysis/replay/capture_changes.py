@@ -33,6 +33,7 @@ from .variants.schedules import schedule
 # Multiply durations of operations and leave all else; but for values that tell no factor.
 _KINDS = ("comm", "kernel", "link", "rank", "stage")
 _ESTIMATES = ("median", "mean")
+_WITHIN_STEPS = "steps"  # of the host
 _WHOLE = ("fuse", "hide", "hierarchical")  # take no value
 _RARE, _RARE_NS = 1.0, 20_000  # beyond the usual pause of a place
 
@@ -109,7 +110,8 @@ def _factor(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
 
 
 def _host(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
-    """`host`, or `host:NAME` of the ranks of one host; `host:free` is `host=0`."""
+    """`host`, `host:steps` without what lies between steps, or `host:NAME` of the ranks of one
+    host; `host:free` is `host=0`."""
     ops = job.ops
     if not ops.has_launches:
         raise CannotAnswer(
@@ -121,7 +123,9 @@ def _host(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     assert not isinstance(factor, str)
     launched = job.waits.launches
     mask = np.ones(len(launched), bool)
-    if change.name and not is_free:
+    if change.name == _WITHIN_STEPS:
+        mask[_begins(ops, launched)] = False
+    elif change.name and not is_free:
         hosts = dict(con.execute(
             "select rank, host_name from ranks where run = ? and capture = ?",
             [job.run, job.capture],

@@ -272,7 +272,7 @@ def contention_table(frame: pl.DataFrame, top: int | None = None) -> FittedTable
     """Rows of `contention` that have both sides."""
     columns = [
         *place_columns(frame),
-        Column("operation", "op_type"),
+        *_key_columns(["op_type", "group_hash"]),
         Column("link", "link"),
         Column("ops beside", "beside_count", number, 2),
         Column("GB/s beside", "beside_bandwidth_bytes_per_s", gigabytes_per_s),

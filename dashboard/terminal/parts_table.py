@@ -80,6 +80,7 @@ CHANGES = {
     "new": "only in B",
     "gone": "only in A",
     "at_once": "beside each other, counted once",
+    "other_ranks": "ranks without kernels, beyond the others",
 }
 _WIDTH = 24
 _SPACE = "·"

@@ -170,6 +170,14 @@ def test_use_memory_and_experts_are_measured_where_recorded() -> None:
     use = ranks.group_by("step").agg(flops.alias("use")).sort("step")
     assert whole.steps["kernel_mfu_causal_ratio"].to_list() == pytest.approx(use["use"].to_list())
 
+    # It grows from step to step: a capture of more steps has no more for that.
+    assert whole.steps["peak_memory_bytes"].is_sorted() and levels.height == 6
+    shorter = replace(whole, steps=whole.steps.head(2))
+    told = compare(shorter, whole).figures.row(
+        by_predicate=pl.col("measure") == "peak_memory_bytes", named=True
+    )
+    assert told["a"] == told["b"] == whole.steps["peak_memory_bytes"].head(2).mean()
+
     # Of a rank of the job nothing is known: of the job neither.
     assert lacking.steps["peak_memory_bytes"].to_list() == [None] * 3
     assert lacking.steps["kernel_mfu_causal_ratio"].to_list() == [None] * 3
@@ -186,9 +194,22 @@ def test_memory_of_captures_without_steps_is_that_of_the_capture() -> None:
     with connect() as con:
         put(con, {name: rows for name, rows in frames.items() if name != "steps"})
         con.execute("update kernels set step = null; update comm_ops set step = null")
-        found = measure(con, ALL).steps
+        whole = measure(con, ALL)
+        con.execute("delete from memory where allocated_bytes is not null")
+        without = measure(con, ALL)
     most = frames["memory"].filter(pl.col("component") == "PTA+GE")["allocated_bytes"].max()
-    assert found.select("step", "peak_memory_bytes").rows() == [(None, most)]
+    assert whole.steps.select("step", "peak_memory_bytes").rows() == [(None, most)]
+    # All of a capture is no step of another, and what a process reserved is not what the framework
+    # allocated.
+    found = compare(side(small()), whole)
+    assert found.ends == "no_steps" and found.verdict == "not_enough"
+    notes = " ".join(remarks(found))
+    assert "one side has no steps" in notes and "record steps on both sides" in notes
+    other = compare(whole, without)
+    assert other.ends is None and other.changes["memory_curve"][0] == "allocated"
+    told = other.figures.row(by_predicate=pl.col("measure") == "peak_memory_bytes", named=True)
+    assert (told["a"], told["b"]) == (None, None)
+    assert without.steps["peak_memory_bytes"].count() == 1
 
 
 @pytest.mark.slow
@@ -238,6 +259,8 @@ def test_two_cuts_of_one_capture_do_not_differ(tmp_path: Path) -> None:
         assert found.ends == ends, name
         assert found.verdict != "different", name
         assert found.step_a_ns == pytest.approx(found.step_b_ns, rel=0.02), name
+        mfu_of = found.figures.filter(measure="kernel_mfu_causal_ratio").row(0, named=True)
+        assert mfu_of["a"] == pytest.approx(mfu_of["b"], rel=0.02), name
         assert len(recorded_differently(found)) == 1
         kept = tmp_path / "base.json"
         kept.write_bytes(baseline_bytes(part))

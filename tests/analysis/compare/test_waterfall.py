@@ -38,6 +38,7 @@ def side(job: Job, by: Key | None = None, change: str = "", *, operators: bool =
     with connect() as con:
         put(con, canonical_frames(job, tables=TABLES, pipes=False))
         if change:
+            keep_summaries(con)
             con.execute(change)
         keep_summaries(con)
         return measure(con, ALL, by, in_full=operators)
@@ -60,6 +61,35 @@ def test_each_stage_and_rank_adds_up_and_has_its_own_cause() -> None:
         most = longer.sort("delta_ns").row(-1)
         assert most[0] == culprit and most[1] > 0
         assert longer.filter(pl.col(by) == 0)["delta_ns"].item() == 0
+
+
+# Rank 1 is read lightly: the profiler's table of its steps, without its kernels.
+_LIGHT = """
+insert into profiler_steps (run, capture, rank, step, computing_ns, communication_ns,
+    overlapped_ns, communication_not_overlapped_ns, free_ns, stage_ns, bubble_ns)
+select run, capture, rank, step, computing_ns + 40000, communication_ns, overlapped_ns,
+    exposed_communication_ns, free_ns, stage_ns, 0
+from step_summary where rank = 1;
+delete from kernels where rank = 1"""
+
+
+@pytest.mark.slow
+def test_ranks_without_kernels_do_not_run_them_less_often() -> None:
+    """The others of their stage stand for them; what they compute beyond is a row of its own."""
+    whole, light = side(JOB, "stage"), side(JOB, "stage", _LIGHT)
+    for ours, theirs, sign in ((whole, light, 1), (light, whole, -1)):
+        found = compare(ours, theirs, "stage")
+        adds_up(found)
+        computing = found.rows.filter(part="computing")
+        assert computing.filter(pl.col("change").is_in(["count", "new", "gone"])).is_empty()
+        assert computing.filter(pl.col("change") == "at_once")["delta_ns"].abs().sum() < 99
+        assert computing["delta_ns"].sum() == pytest.approx(sign * 40000 / 4, abs=9)
+        assert found.at is not None
+        apart = found.at.filter(pl.col("change") == "other_ranks")
+        assert set(apart["stage"]) == {0}
+        others = computing.filter(pl.col("change") == "other_ranks")
+        assert others["delta_ns"].item() == pytest.approx(apart["delta_ns"].item() / 2, abs=1)
+        assert not [note for note in remarks(found) if "tokens" in note]
 
 
 @pytest.mark.slow

@@ -49,6 +49,19 @@ def test_all_of_the_time_between_steps_changes_nothing() -> None:
     assert row["predicted_step_ns"] == row["replayed_step_ns"]
 
 
+@pytest.mark.slow
+def test_a_faster_host_within_steps_takes_as_long_between_them() -> None:
+    gains = {}
+    for word in ("host=0.8", "host:steps=0.8"):
+        row = mean_of(tables(LOADING), replay_of(LOADING), word)
+        gains[word] = row["replayed_step_ns"] - row["predicted_step_ns"]
+    # One of two steps has a next one: a fifth of half of 3 ms.
+    assert gains["host=0.8"] - gains["host:steps=0.8"] == pytest.approx(300_000, rel=0.02)
+    assert 0 <= gains["host:steps=0.8"] < 30_000
+    (idle,) = [one for one in findings(tables(LOADING)) if one.name == "device_idle"]
+    assert idle.predicted_gain_ns == gains["host:steps=0.8"]
+
+
 def test_what_a_capture_does_not_tell_is_refused_in_a_sentence() -> None:
     con, job = tables(ONE), replay_of(ONE)
     with pytest.raises(CannotAnswer, match="one step was recorded"):

@@ -62,6 +62,23 @@ def test_when_and_how_much(run: Run, store: Path) -> None:
     assert "note: a measure that does not change" in table.err
 
 
+@pytest.mark.slow
+def test_longer_captures_and_other_ranks_are_no_change(run: Run, tmp_path: Path) -> None:
+    """Of more steps fewer are last ones, which time between steps does not follow; one rank's
+    computing is not the mean rank's."""
+    for number, (steps, ranks) in enumerate([(2, None)] * 4 + [(3, None)] * 4 + [(2, {1})] * 2):
+        job = small(
+            steps=steps, layers=1, name="moe", noise=0.001, memory=False, comm_tasks=False,
+            start_ns=small().start_ns + number * HOUR_NS, between_steps_ns=3_000_000,
+            slow_rank=1, slow_factor=2.0, seed=7,
+        )  # fmt: skip
+        publish_job(tmp_path / "store", job, capture(number), published_s=number, ranks=ranks)
+    answer = run("trends", tmp_path / "store", "--json").json()
+    assert {row["measure"] for row in answer["rows"]} == set()
+    told = [note for note in answer["notes"] if "other ranks" in note]
+    assert [note.split(":")[0] for note in told] == [f"moe, {capture(n)}" for n in (8, 9)]
+
+
 def test_one_capture_has_no_trend(run: Run, small_store: Path) -> None:
     answer = run("trends", small_store, "--json").json()
     assert answer["rows"] == []
