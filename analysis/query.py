@@ -81,7 +81,6 @@ order by s.run, s.capture, s.rank, s.step nulls last"""
 
 def nothing_matches(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str:
     """Why a choice has no steps: names what there is instead."""
-    facts = capture_facts(con)
     everything = steps(con)
     if everything.is_empty():
         return "no rank here has a step with figures: `npuscope doctor PATH` tells why"
@@ -90,7 +89,8 @@ def nothing_matches(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str:
         if value not in present:
             there = numbers(present) if name in ("rank", "step") else ", ".join(present)
             return f"no {name} {value} here: there is {there or 'none'}"
-    return f"no data matches {scope}: {facts.height} captures, see `npuscope steps`"
+    captures = capture_facts(con).height
+    return f"no data matches {scope}: {captures} captures, see `npuscope steps`"
 
 
 @memoize

@@ -52,9 +52,10 @@ def slower(job: Job, factor: float) -> Job:
 def change() -> tuple[Job, int]:
     """The job with a step 3 % longer, and how much that is in ns."""
     calm = replace(JOB, noise=0.0)
-    twice = compare(side(calm), side(slower(calm, 2.0)))
+    before = side(calm)
+    twice = compare(before, side(slower(calm, 2.0)))
     factor = 1 + CHANGE * twice.step_a_ns / twice.delta_ns
-    truth = compare(side(calm), side(slower(calm, factor)))
+    truth = compare(before, side(slower(calm, factor)))
     return slower(JOB, factor), truth.delta_ns
 
 

@@ -225,10 +225,10 @@ def _gather(
     except Exception as error:  # one that nobody foresaw must not cost the other ranks
         return failure(task, reading, error, deadline, time.monotonic() - began)
     finally:
-        _empty(base)
+        empty_tables(base)
 
 
-def _empty(con: duckdb.DuckDBPyConnection) -> None:
+def empty_tables(con: duckdb.DuckDBPyConnection) -> None:
     """Empty the canonical tables, and give those their columns back that hold words (words.py)."""
     words = "select type_name from duckdb_types() where logical_type = 'ENUM' and not internal"
     types = [name for (name,) in con.execute(words).fetchall()]

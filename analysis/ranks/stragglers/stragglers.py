@@ -150,8 +150,14 @@ def _of_program(
 ) -> StragglerTables:
     """Stragglers among those ranks of a capture that step together."""
     clause, values = Scope(run, capture).where()
-    every = frame(con, _OPS.format(where=clause, arrivals=arrivals), [*values, *values])
-    ops = every.filter(mine)
+    ops = frame(con, _OPS.format(where=clause, arrivals=arrivals), [*values, *values]).filter(mine)
+    transfers = frame(con, f"select * from link_transfers {clause}", values).filter(mine)
+    pairs = straggler_tests.pair_rates(transfers)
+    keys = (pl.lit(run).alias("run"), pl.lit(capture).alias("capture"))
+    slow_pairs = _columns(pairs.with_columns(*keys), SLOW_PAIRS)
+    if ops.is_empty():  # as of one rank alone: verdicts stand in rows of steps with operations
+        blame, last = (pl.DataFrame(schema=one) for one in (RANK_BLAME, LAST_ARRIVALS))
+        return StragglerTables(blame, last, slow_pairs)
     ranks = frame(con, _RANKS.format(where=clause), values).filter(mine)
     stages = _stages(ranks, ops)
     rows = straggler_tests.with_places(ops.drop_nulls("own_ns"), stages)
@@ -161,18 +167,15 @@ def _of_program(
         when.then("delay_ns").alias("delay_ns"),
     )  # fmt: skip
     ops = ops.join(excess, on=["instance", "rank"], how="left")
-    transfers = frame(con, f"select * from link_transfers {clause}", values).filter(mine)
-    pairs = straggler_tests.pair_rates(transfers)
     links = straggler_tests.blame_ends(pairs)
     slow_ends = _link_delays(ops, links.filter(pl.col("p_value") <= SURE))
-    waits = waits_of(ops, slow_ends.select("instance", "link_ns").unique())
+    last = waits_of(ops, slow_ends.select("instance", "link_ns").unique()).last
     steps = max(ops.filter(pl.col("step") >= 0)["step"].n_unique(), 1)
     features = _features(con, ops, rows, stages, ranks, run=run, capture=capture)
     judgement = suspects.judge_ranks(features, links, step_count=steps)
     full = [row for row in judgement if row["verdict"] == "alltoall_bytes"]
     if full:
-        ranks_full = [row["rank"] for row in full]
-        lines = hot_experts.hot_lines(con, ranks_full, run=run, capture=capture)
+        lines = hot_experts.hot_lines(con, [row["rank"] for row in full], run=run, capture=capture)
         for row in full:
             row["evidence"] += lines[row["rank"]]
     judged = pl.DataFrame(
@@ -182,8 +185,6 @@ def _of_program(
         ],
         schema={name: RANK_BLAME[name] for name in ("rank", "score", "verdict", "evidence")},
     )
-    last = waits.last
-    keys = (pl.lit(run).alias("run"), pl.lit(capture).alias("capture"))
     ends = slow_ends.join(last, on="instance").select(
         pl.col("end_rank").alias("rank"), "step", (pl.col("linked_ns") / pl.col("ends")).round()
         .cast(pl.Int64).alias("caused_ns"),
@@ -218,7 +219,7 @@ def _of_program(
     return StragglerTables(
         _columns(blame, RANK_BLAME),
         _columns(last.with_columns(*keys, _unknown_step()), LAST_ARRIVALS),
-        _columns(pairs.with_columns(*keys), SLOW_PAIRS),
+        slow_pairs,
     )
 
 

@@ -27,7 +27,7 @@ from ... import schema
 from ...groups import group_hash
 from ...model import RankSource, ReadLog
 from ...small_files import decompress, open_regular
-from ...staging import has_table, is_empty, scalar
+from ...staging import has_table, is_empty, run, scalar
 from ..chrome_trace.staged_views import event_views, keep_rows, show
 from ..metadata.msprof_info import process_id
 from ..text.iterations import iteration_sql, make_iterations, put_steps
@@ -99,11 +99,11 @@ def _derive(
 ) -> None:
     """Canonical tables from staged events; in those `worded`, names are enumerations."""
     sql = schema.statements("readers/trace_view/trace_view.sql")
-    con.execute(sql["places"])
+    run(con, sql["places"])
     _keep_device(con, folders, source, log)
     if source.framework == "msprof":  # no slice of the framework tells the process
         con.execute("update _trace_os_process set process_id = ?", [process_id(source)])
-    con.execute(sql["comm_places"])
+    run(con, sql["comm_places"])
     _note_variants(con, source, log)
     _name_groups(con)
     comm_rows = "_comm_rows" if has_table(con, "_comm_rows") else "_trace_no_comm_rows"
@@ -111,22 +111,22 @@ def _derive(
         "create or replace temp table _trace_no_comm_rows"
         " (step bigint, name varchar, start_ns bigint, dur_ns bigint)"
     )
-    con.execute(sql["host_rows"])
+    run(con, sql["host_rows"])
     for table in _TABLES:
         if table in worded:
             columns, words = _WORDS[table]
             enumerate_words(con, table, columns, sql[words])
         if table in tables:
-            con.execute(sql[table].format(comm_rows=comm_rows))
+            run(con, sql[table].format(comm_rows=comm_rows))
         if table == "kernels":
             if table in tables:
                 log.rules["kernels"] = "trace hardware tasks"
-            con.execute(sql["kernel_places"])
+            run(con, sql["kernel_places"])
             if scalar(con, "select count(*) > 0 and count(connection_id) = 0 from kernels"):
-                con.execute(sql["kernel_connections"])
+                run(con, sql["kernel_connections"])
         elif table == "steps" and table in tables and is_empty(con, "steps"):
             make_iterations(con)
-            con.execute(sql["iterations"].format(iteration=iteration_sql("o.name", "t.name")))
+            run(con, sql["iterations"].format(iteration=iteration_sql("o.name", "t.name")))
             if put_steps(con, log):
                 log.rules["steps"] = "iterations of the timeline"
     if untyped := scalar(con, sql["untyped"]):

@@ -68,6 +68,9 @@ _SETTLED = """() => {
         && [...document.querySelectorAll('[data-testid="stBidiComponentIsolated"]')].every(
             one => one.shadowRoot?.querySelector('.timeline')?.timeline?.isSettled());
 }"""
+# From its heading on, the script of another page runs.
+_HAS_TURNED = """before =>
+    document.querySelector('[data-testid="stMain"] h3')?.innerText !== before"""
 
 # Figures follow the window's size a moment later: until none has moved for a tenth of a second.
 _STILL = """() => new Promise(done => {
@@ -110,6 +113,17 @@ class Visit:
         """Go to a page by its URL and wait until it is drawn."""
         name = "" if page == "overview" else page
         self.tab.goto(f"{self.address}/{name}?{urlencode(parameters)}")
+        self.settle()
+
+    def turn_to(self, page: str) -> None:
+        """Go to another page by the bar, as users do: what is chosen stays, and nothing is loaded
+        anew, which takes longer than to draw most pages."""
+        path = "/" if page == "overview" else f"/{page}"
+        if urlsplit(self.tab.url).path == path:
+            return
+        heading = self.tab.locator('[data-testid="stMain"] h3').first.inner_text()
+        self.tab.locator(f'[data-testid="stTopNavLink"][href$="{path}"]').click()
+        self.tab.wait_for_function(_HAS_TURNED, arg=heading, timeout=PATIENCE_MS)
         self.settle()
 
     def settle(self) -> None:

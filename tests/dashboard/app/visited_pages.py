@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
 from npuscope.dashboard.app.served_stores import Place, ServedStores, environment_of
 from tests.conftest import REPOSITORY
+
+# What is installed stays as it is; each visit would look through all of it, for 0.2 CPU-s.
+manifest_scanner.scan_component_manifests = functools.cache(
+    manifest_scanner.scan_component_manifests
+)
 
 
 def visit(

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import shutil
 import zlib
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
@@ -17,13 +20,14 @@ import duckdb
 
 from npuscope.collector import schema
 from npuscope.collector.ingest.link import link
+from npuscope.collector.ingest.read_batch import empty_tables
 from npuscope.collector.model import RankSource, ReadLog, Role, SourceFile
 from npuscope.collector.readers.ascend_db import analysis_db, ascend_db
 from npuscope.collector.readers.hccl import communication
 from npuscope.collector.readers.metadata import profiler_info
 from npuscope.collector.readers.text import kernel_details, memory_record, step_trace
 from npuscope.collector.readers.trace_view import trace_view
-from npuscope.collector.staging import nonempty, open_staging
+from npuscope.collector.staging import has_table, nonempty, open_staging, run
 from npuscope.errors import NpuscopeError
 from tests.prove.fuzz import twins
 from tests.prove.fuzz.inputs import Input
@@ -78,9 +82,7 @@ def judge(given: Input, folder: Path, whole: Judged = _NOTHING) -> Judged:
     file = SourceFile(str(path), len(given.data), 0)
     source = RankSource("job", "pytorch", 0, "fuzz", {given.role: (file,)})
     log = ReadLog()
-    plainly = bool(zlib.crc32(given.data) % 2)  # as of a small rank; the others as of a large one
-    con = open_staging(folder.with_name(f"{folder.name}-staging"), plainly=plainly)
-    try:
+    with _staging(given, folder) as con:
         try:
             READS[given.role].read(con, source, log, _WANTED, _pass)
         except NpuscopeError as error:
@@ -103,9 +105,27 @@ def judge(given: Input, folder: Path, whole: Judged = _NOTHING) -> Judged:
             except Exception as error:
                 wrong.append(f"its rows cannot be linked: {_name(error)}")
         return Judged(tuple(told), rows, (*wrong, *_against_schema(con)))
+
+
+@contextmanager
+def _staging(given: Input, folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Empty tables beside `folder`: half of the inputs are read as of a large rank, with a database
+    of its own, the others as of small ones, which share theirs."""
+    place = folder.with_name(f"{folder.name}-staging")
+    is_small = bool(zlib.crc32(given.data) % 2)
+    base = _for_small_ranks(place) if is_small else open_staging(place)
+    try:
+        with closing(base.cursor() if is_small else base) as con:
+            yield con
     finally:
-        con.close()
-        shutil.rmtree(folder.with_name(f"{folder.name}-staging"), ignore_errors=True)
+        if is_small:
+            empty_tables(base)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@lru_cache(maxsize=1)
+def _for_small_ranks(place: Path) -> duckdb.DuckDBPyConnection:
+    return open_staging(place, plainly=True)
 
 
 def _pass(n_bytes: int) -> None:
@@ -123,20 +143,11 @@ def _listing(folder: Path) -> dict[str, int]:
 def _rows(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
     """Rows per table that has any; operations of a kernel table count as its kernels."""
     parts = [f"select '{name}' as name, count(*) as n from \"{name}\"" for name in _WANTED]
-    if _has_comm_rows(con):
+    if has_table(con, "_comm_rows"):
         parts.append("select 'kernels', count(*) from _comm_rows")
     union = " union all ".join(parts)
-    found = con.execute(f"select name, sum(n)::bigint from ({union}) where n > 0 group by name")
+    found = run(con, f"select name, sum(n)::bigint from ({union}) where n > 0 group by name")
     return dict(found.fetchall())
-
-
-def _has_comm_rows(con: duckdb.DuckDBPyConnection) -> bool:
-    """Whether a kernel table was read: its operations wait there."""
-    try:
-        con.execute("select 1 from _comm_rows limit 0").fetchall()
-    except duckdb.CatalogException:
-        return False
-    return True
 
 
 def _against_schema(con: duckdb.DuckDBPyConnection) -> list[str]:
@@ -166,7 +177,7 @@ def _against_schema(con: duckdb.DuckDBPyConnection) -> list[str]:
             tests[f"{what} is negative"] = f"{what} < 0"
         counts = ", ".join(f"count(*) filter ({test})" for test in tests.values())
         if counts:
-            [row] = con.execute(f'select {counts} from "{table.name}"').fetchall()
+            [row] = run(con, f'select {counts} from "{table.name}"').fetchall()
             found += [
                 f"{table.name}: {what} ({count} rows)"
                 for what, count in zip(tests, row, strict=True) if count
@@ -213,7 +224,7 @@ def _missing(
     for (table, column), total in sums.items():
         if wrong:
             break
-        more = f"union all select {column} from _comm_rows" if _has_comm_rows(con) else ""
+        more = f"union all select {column} from _comm_rows" if has_table(con, "_comm_rows") else ""
         query = (
             f"select coalesce(sum({column}::hugeint), 0) from (select {column} from {table} {more})"
         )
