@@ -11,7 +11,6 @@ import polars as pl
 
 from npuscope.messages import Message
 
-from ..memo import latest
 from ..pipeline.tries_notes import work_note
 from ..scope import Scope
 from ..wording import ms, numbers, percent
@@ -89,7 +88,6 @@ def whatif_steps(
     )  # fmt: skip
 
 
-@latest
 def whatif_answer(
     con: duckdb.DuckDBPyConnection, scope: Scope, words: Sequence[str]
 ) -> tuple[pl.DataFrame, list[str]]:

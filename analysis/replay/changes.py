@@ -71,7 +71,9 @@ def changed_kernels(words: Iterable[str]) -> list[str]:
 
 
 def parse_change(word: str) -> Change:
-    """A change as it was written. Raises UsageError."""
+    """A change as it was written. Raises UsageError, also for what is no text."""
+    if not isinstance(word, str):
+        raise UsageError(f"change {word!r}: give a text such as rank:5=median")
     match = _WORD.fullmatch(word)
     if match is None or (match[2] is None and match[3] is not None and match[1] not in _ALONE):
         raise UsageError(
