@@ -30,6 +30,7 @@ from bench.measure import (
 STORES = BUILD / "batches"
 MB = 0.7
 QUESTIONS = ("report", "comm", "ranks", "mfu", "findings")
+TABLES = ("steps", "kernels", "mfu")  # of a row per rank and step, at the least
 MARGINAL_S, FILES_A_RANK, ANSWER_S = 0.35, 3.0, 2.0
 
 
@@ -66,6 +67,7 @@ def questions(ranks: int, runs: int) -> None:
     """Wall seconds of commands on the store that the ingest left."""
     store = str(STORES / str(ranks))
     commands = {name: Command([NPUSCOPE, name, store, "--json"]) for name in QUESTIONS}
+    commands |= {f"{name}, on the terminal": Command([NPUSCOPE, name, store]) for name in TABLES}
     interleave(commands, 1)
     found = interleave(commands, max(runs, 3))
     rows = [
