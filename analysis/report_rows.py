@@ -140,8 +140,9 @@ def is_across(con: duckdb.DuckDBPyConnection) -> bool:
 @memoize
 def mfu_losses(con: duckdb.DuckDBPyConnection, here: Scope) -> tuple[Figures, pl.DataFrame]:
     """What `mfu` tells, and rows of its waterfall."""
-    figures = mfu(con, here)
-    return figures, losses(con, figures.rows, kernel_work(counted_kernels(con, here)), here)
+    kernels = counted_kernels(con, here)
+    figures = mfu(con, here, known=kernels)
+    return figures, losses(con, figures.rows, kernel_work(kernels), here)
 
 
 def no_waterfall(rows: pl.DataFrame, figures: Figures) -> str:

@@ -202,16 +202,15 @@ class Capture:
         """
         from npuscope.analysis.catalog import column_names
         from npuscope.analysis.flops import chips, job_mfu
-        from npuscope.analysis.flops.kernels import count, roofline
+        from npuscope.analysis.flops.kernels import roofline
 
         check_key("mfu", by, get_args(MfuKey))
         use = model_use(model, sequence_length, tokens_per_step, attention, recompute)
         with self._ask():
             scope = self._scope(rank, step)
-            figures, peaks_here = self._figures(scope, peak, use)
+            figures, kernels, peaks_here = self._figures(scope, peak, use)
             self._check(figures.rows, scope)
             if by == "kernel":
-                kernels = count.counted_kernels(self._data.con, scope)
                 peaks = chips.peaks(self._data.con, peaks_here)
                 return roofline.kernel_table(kernels, peaks, attention=attention)
             if by == "step":
@@ -228,15 +227,15 @@ class Capture:
     ) -> pl.DataFrame:
         """From the peak to what is achieved, loss by loss, of each rank and step
         (`mfu --waterfall`)."""
-        from npuscope.analysis.flops.kernels.count import counted_kernels, kernel_work
+        from npuscope.analysis.flops.kernels.count import kernel_work
         from npuscope.analysis.flops.losses import losses
 
         check_attention(attention)
         with self._ask():
             scope = self._scope(rank, step)
-            figures, _ = self._figures(scope, peak, None)
+            figures, kernels, _ = self._figures(scope, peak, None)
             self._check(figures.rows, scope)
-            work = kernel_work(counted_kernels(self._data.con, scope), attention=attention)
+            work = kernel_work(kernels, attention=attention)
             return losses(self._across(), figures.rows, work, scope)
 
     def experts(
@@ -407,18 +406,19 @@ class Capture:
 
     def _figures(
         self, scope: Scope, peak: str | None, use: ModelUse | None
-    ) -> tuple[Figures, dict[str, float] | None]:
+    ) -> tuple[Figures, pl.DataFrame, dict[str, float] | None]:
+        from npuscope.analysis.flops.kernels.count import counted_kernels
         from npuscope.analysis.flops.mfu import mfu
         from npuscope.analysis.flops.peaks import parse_peaks
 
         check_text(peak=peak)
         peaks = parse_peaks(peak) if peak is not None else None
-        return mfu(self._data.con, scope, given_peaks=peaks, use=use), peaks
+        con, kernels = self._data.con, counted_kernels(self._data.con, scope)
+        return mfu(con, scope, given_peaks=peaks, use=use, known=kernels), kernels, peaks
 
     @contextlib.contextmanager
     def _ask(self) -> Iterator[None]:
-        """One question at a time. Raises UsageError where it is closed, StoreError where the engine
-        cannot go on."""
+        """One question at a time. Raises UsageError if it is closed, StoreError of the engine."""
         import duckdb
 
         with self._asking, hear_ctrl_c():

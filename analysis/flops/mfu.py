@@ -127,14 +127,16 @@ def mfu(
     *,
     given_peaks: Mapping[str, float] | None = None,
     use: ModelUse | None = None,
+    known: pl.DataFrame | None = None,
 ) -> Figures:
-    """Figures of each rank and step. `given_peaks` as `peaks.parse_peaks` reads them.
+    """Figures of each rank and step. `given_peaks` as `peaks.parse_peaks` reads them; `known`:
+    `counted_kernels` of the scope, for who has them.
 
     model_flops are of the whole job's step: model FLOPs per token x tokens; model_mfu_ratio divides
     them by step_ns x world size x peak. FLOPs that are unknown are NULL; where some kernels of a
     kind are unresolved, its FLOPs and the ratios hold the others and are lower bounds.
     """
-    counted = counted_kernels(con, scope)
+    counted = counted_kernels(con, scope) if known is None else known
     lengths = step_lengths(con, scope)
     steps = lengths.join(_sum_by_family(counted), on=PLACE, how="left", nulls_equal=True)
     steps, sources = _with_peaks(_with_clocks(con, steps), peaks(con, given_peaks))

@@ -77,8 +77,9 @@ class JobUse:
 
 def job_use(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> JobUse:
     """MFU and losses of the chosen steps."""
-    figures = mfu(con, scope)
-    lost = losses(con, figures.rows, kernel_work(counted_kernels(con, scope)), scope)
+    kernels = counted_kernels(con, scope)
+    figures = mfu(con, scope, known=kernels)
+    lost = losses(con, figures.rows, kernel_work(kernels), scope)
     counted = figures.rows.filter(pl.col("kernel_mfu_causal_ratio").is_not_null())
     used = mean_use(con, gather_figures(con, figures.rows, "job"), ["run", "capture"])
     kernel = used.filter(pl.col("figure") == "kernel_mfu_causal_ratio")["value"]

@@ -41,7 +41,8 @@ def flops_gauges(
     The waterfall tells waiting apart where `con` has what all ranks tell (`open_across`).
     """
     keys = list(keys)
-    figures = mfu(con, use=use, given_peaks=given_peaks)
+    kernels = counted_kernels(con)
+    figures = mfu(con, use=use, given_peaks=given_peaks, known=kernels)
     job = gather_figures(con, figures.rows, "job")
     for note in figures.notes if use is not None else ():
         if note.startswith(_OF_MODEL):
@@ -53,7 +54,7 @@ def flops_gauges(
         ),
     }
     if "step" not in keys:
-        rows = losses(con, figures.rows, kernel_work(counted_kernels(con)))
+        rows = losses(con, figures.rows, kernel_work(kernels))
         terms = by_term(together(con, rows))
         frames["npuscope_loss_ratio"] = terms.select(
             *keys, "term", pl.col("mfu_points").alias("value")
