@@ -10,17 +10,19 @@ from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..theme import FREE_CAUSES
-from .layout import MOST_BARS, lay_out, log_ticks, of_many
+from .layout import MOST_BARS, lay_out, log_ticks, of_many, without_stripes
 
 _HEIGHT_PX = 360
 _MOST_NAMED = 32  # ranks on an axis
 
 
 def free_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
-    """Rows of `mean_free_time` by rank: a column per rank, its free time by cause."""
+    """Rows of `mean_free_time` by rank: a column per rank, its free time by cause; of more ranks
+    than can be drawn those with the most."""
     figure = go.Figure()
-    every = rows["rank"].unique().sort()
-    ranks = every.head(MOST_BARS // len(CAUSE_WORDS))
+    by_rank = rows.group_by("rank").agg(pl.col("free_ns").sum()).sort(-pl.col("free_ns"), "rank")
+    most = MOST_BARS // max(rows["cause"].n_unique(), 1)
+    ranks = by_rank["rank"].head(most).sort()
     for cause, words in CAUSE_WORDS.items():
         mine = rows.filter(pl.col("cause") == cause, pl.col("rank").is_in(ranks.implode()))
         if not mine.is_empty():
@@ -29,13 +31,14 @@ def free_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
                 marker={"color": FREE_CAUSES[cause], "line": {"width": 0}},
                 hovertemplate=f"{say('rank')} %{{x}}: %{{y:,.3f}} ms",
             )  # fmt: skip
-    part = "Free time of a mean step by cause: the first {count} of {every} ranks"
-    title = of_many("Free time of a mean step by cause", part, len(ranks), len(every))
+    part = "Free time of a mean step by cause: of {every} ranks the {count} with the most"
+    title = of_many("Free time of a mean step by cause", part, len(ranks), by_rank.height)
     # A single cause is named, too; between ranks stands nothing.
     figure.update_layout(barmode="stack", showlegend=True)
     if len(ranks) <= _MOST_NAMED:
         figure.update_xaxes(tickvals=ranks.to_list())
-    return lay_out(figure, say, title, height_px=_HEIGHT_PX, x=say("rank"), y=say("ms per step"))
+    figure = lay_out(figure, say, title, height_px=_HEIGHT_PX, x=say("rank"), y=say("ms per step"))
+    return without_stripes(figure, len(ranks))
 
 
 def lead_figure(rows: pl.DataFrame, say: Say) -> go.Figure:

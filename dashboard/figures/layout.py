@@ -22,6 +22,7 @@ MOST_BARS = 2_000  # of all bars: a browser draws them in well below a second
 ROW_PX = 24
 LEGEND_ROW_PX, LEGEND_COLUMNS = 20, 2  # of long names, where a window is narrow
 _FRAME_PX, _LEAST_PX = 118, 230
+_MOST_APART = 96  # columns with room between them
 _MOST_DECADES, _LEAST_TICKS = 3, 3  # of an axis with more than powers of ten; in sight
 _TRANSPARENT = "rgba(0,0,0,0)"
 Part = tuple[str, str, str]
@@ -76,6 +77,12 @@ def lay_out(
         figure.update_yaxes(autorange="reversed", ticksuffix=" ")
         figure.update_xaxes(separatethousands=True)
     return figure
+
+
+def without_stripes(figure: go.Figure, columns: int) -> go.Figure:
+    """The figure without room between its columns where they are so many that it would be a part of
+    a pixel, here and there drawn as a whole one."""
+    return figure.update_layout(bargap=0) if columns > _MOST_APART else figure
 
 
 def ends_as_lines(figure: go.Figure, ends: Mapping[int, float]) -> go.Figure:

@@ -28,6 +28,9 @@ _BAR_WIDTH = 0.75  # of the place of a rank
 NO_SUSPECT = "no suspect"
 MOST_CULPRITS, MOST_NAMED = 1_000, 4
 FAINT = f"{FREE}99"
+# Of bars with names: the highest and its name have room in a panel so high; names of ranks closer
+# than that share of all would cover each other.
+_ROOM_ABOVE, _PANEL_PX, _NAME_PX, _CLOSE = 1.3, 200, 18, 0.08
 _LEVELS = {"no": 0, "partly": 1, "yes": 2}
 _LEVEL_COLOURS = (WORSE, WARNING, BETTER)
 
@@ -138,6 +141,7 @@ def culprits_figure(ranked: pl.DataFrame, silent: pl.DataFrame, say: Say) -> go.
     top_rows = ranked.head(MOST_CULPRITS)
     told_ms = (top_rows["caused_wait_ns"].fill_null(0) / top_rows["step_count"] / 1e6).to_list()
     rows = top_rows.with_columns(wait_ms=pl.Series(told_ms, dtype=pl.Float64))
+    top = max([*told_ms, 1e-6])
     figure = go.Figure()
     for is_suspect, name, colour in (
         (True, "suspected", CULPRIT), (False, "others", FAINT)
@@ -156,7 +160,7 @@ def culprits_figure(ranked: pl.DataFrame, silent: pl.DataFrame, say: Say) -> go.
             hovertemplate=f"{say('rank')} %{{x}}: %{{y:,.3f}} ms, %{{customdata}}<extra></extra>",
         )
         if is_suspect:
-            _name_culprits(figure, some.with_columns(words=pl.Series(words)), say)
+            _name_culprits(figure, some.with_columns(words=pl.Series(words)), top, say)
     grey = silent.head(top_rows.height)
     if not grey.is_empty():
         figure.add_scatter(
@@ -175,20 +179,28 @@ def culprits_figure(ranked: pl.DataFrame, silent: pl.DataFrame, say: Say) -> go.
     every = sorted({*top_rows["rank"], *grey["rank"]})
     if len(every) <= MOST_BARS:
         figure.update_xaxes(tickvals=every)
-    top = max([*told_ms, 1e-6])
     figure.update_xaxes(range=[min(every) - 0.7, max(every) + 0.7])
-    return figure.update_yaxes(range=[-0.04 * top, 1.3 * top])
+    return figure.update_yaxes(range=[-0.04 * top, _ROOM_ABOVE * top])
 
 
-def _name_culprits(figure: go.Figure, rows: pl.DataFrame, say: Say) -> None:
-    """The first suspects by name, at their bars: level by level where they stand close."""
-    first = rows.sort("wait_ms", "rank", descending=[True, False]).head(MOST_NAMED)
+def _name_culprits(figure: go.Figure, rows: pl.DataFrame, top: float, say: Say) -> None:
+    """The first suspects by name, at their bars: one above the other where they stand close.
+    `top`: the most that any rank causes, in ms."""
+    first = rows.sort("wait_ms", "rank", descending=[True, False]).head(MOST_NAMED).reverse()
+    px_per_ms, is_alone = _PANEL_PX / (_ROOM_ABOVE * top), first.height == 1
+    close = _CLOSE * (rows["rank"].max() - rows["rank"].min() + 1)
+    heights: list[tuple[int, float]] = []  # where names stand, from the lowest
     for row in first.iter_rows(named=True):
-        is_alone = first.height == 1
+        bar_px = row["wait_ms"] * px_per_ms
+        name_px = bar_px + _NAME_PX
+        for rank, px in heights:
+            if abs(rank - row["rank"]) < close and abs(px - name_px) < _NAME_PX:
+                name_px = px + _NAME_PX
+        heights.append((row["rank"], name_px))
         figure.add_annotation(
             x=row["rank"], y=row["wait_ms"], yanchor="bottom", arrowcolor=CULPRIT,
             text=f"<b>{say('rank')} {row['rank']}</b>" + (f": {row['words']}" if is_alone else ""),
-            showarrow=True, arrowhead=2, ax=0, ay=-18, font={"color": CULPRIT, "size": 14},
+            showarrow=True, arrowhead=2, ax=0, ay=bar_px - name_px, font={"color": CULPRIT, "size": 14},
         )  # fmt: skip
 
 

@@ -14,14 +14,23 @@ from ..locale.language import Say
 from ..terminal.parts_table import PART_WORDS, SHOWN_FROM, WORDS
 from ..theme import COMPUTING, EXPOSED, FONT, FREE, MASKED, STEP_PART_COLOURS
 from ..units import fitting_unit
-from .layout import LEGEND_COLUMNS, LEGEND_ROW_PX, MOST_BARS, STEP_PARTS, lay_out, rows_px
+from .layout import (
+    LEGEND_COLUMNS,
+    LEGEND_ROW_PX,
+    MOST_BARS,
+    STEP_PARTS,
+    lay_out,
+    rows_px,
+    without_stripes,
+)
 
 _GAUGE_PX = 190
 _TITLE_PX = 36
+_NUMBER_PX = 40
 _MOST_COLUMNS = MOST_BARS // len(STEP_PARTS)
 _MOST_ROWS = 64
 _MOST_PX = 720  # with what is above and below, two screens
-_MOST_STAGES = 8  # have room for their names
+_MOST_STAGES, _FEW_STAGES = 8, 2  # have room for their names, and for these in a line
 
 
 def gauge(ratio: float, say: Say, title: str, colour: str) -> go.Figure:
@@ -104,6 +113,7 @@ def ranks_figure(
     figure.update_layout(barmode="stack")
     figure.update_xaxes(title={"text": say(key)}, type="category" if bars.height <= 64 else None)
     figure = lay_out(figure, say, title, height_px=height_px, y=unit)
+    without_stripes(figure, bars.height)
     if key == "rank" and stages is not None and bars.height == every:
         _name_stages(figure, bars["rank"].to_list(), stages, divisor, unit, say)
     return figure
@@ -134,11 +144,14 @@ def _name_stages(
             type="line", x0=ends[0], x1=ends[1], y0=level, y1=level,
             line={"width": 2, "dash": "dot"},
         )  # fmt: skip
-        words = Message("stage {number}: computing {time} {unit}", number=place[0],
-                        time=f"{level:,.3f}", unit=unit)  # fmt: skip
+        time = f"{level:,.3f}"
+        words = say(Message("stage {number}: computing {time} {unit}", number=place[0], time=time,
+                            unit=unit))  # fmt: skip
+        if len(runs) > _FEW_STAGES:
+            words = f"{say(Message('stage {number}', number=place[0]))}<br>{time}"
         figure.add_annotation(
             x=sum(ends) / 2, y=1, yref="paper", yanchor="bottom", showarrow=False,
-            text=f"<b>{say(words)}</b>",
+            text=f"<b>{words}</b>",
         )  # fmt: skip
     # Their names stand where the legend would: it goes up, beside the title.
     figure.update_layout(legend={"yref": "container", "y": 0.99, "yanchor": "top"})
@@ -211,7 +224,8 @@ def waterfall_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
     # Numbers stand before the bars: where a bar begins near 0 they need room beside the names.
     least = -0.12 * max(levels) if min(levels) < 0.15 * max(levels) else 0.0
     figure.update_xaxes(range=[least, 1.12 * max(levels)], tick0=0)
-    return lay_out(
+    figure = lay_out(
         figure, say, "From the peak to what is achieved", height_px=rows_px(len(names)),
         x=say("% of the peak"), is_listed=True,
     )  # fmt: skip
+    return figure.update_layout(margin_r=_NUMBER_PX)  # behind the peak, in a narrow window, too

@@ -201,6 +201,10 @@ def test_a_heavier_stage_stands_out_and_silent_ranks_are_grey() -> None:
         computing_ns=pl.when(pl.col("pp_rank") == 0).then(8e6).otherwise(13e6)
     )
     assert not steps.ranks_figure(frame, str, apart).layout.annotations  # not side by side
+    three = stages.with_columns(pp_rank=pl.Series([0, 0, 1, 2]))  # have no room side by side
+    assert [one.text for one in steps.ranks_figure(frame, str, three).layout.annotations] == [
+        "<b>stage 0<br>8.000</b>", "<b>stage 1<br>13.000</b>", "<b>stage 2<br>13.000</b>",
+    ]  # fmt: skip
 
 
 def test_the_stages_that_compute_longest_and_shortest_are_told() -> None:

@@ -310,6 +310,13 @@ def test_the_culprit_alone_has_the_strong_colour_and_its_name() -> None:
     assert [one.text for one in figure.layout.annotations] == [
         "<b>rank 5</b>: chip runs at a lower clock"
     ]
+    several = pl.DataFrame(
+        {"rank": [40, 90, 41], "caused_wait_ns": [100 * MS, 99 * MS, 98 * MS],
+         "verdict": "frequency", "step_count": 1}
+    )  # fmt: skip
+    names = ranks.culprits_figure(several, silent, str).layout.annotations
+    # Those that stand close are one above the other.
+    assert [(one.x, round(one.ay)) for one in names] == [(41, -18), (90, -18), (40, -33)]
     assert (list(grey.x), list(grey.customdata)) == ([6], ["not captured"])
 
 

@@ -43,11 +43,13 @@ def test_a_single_cause_is_named_and_ranks_are_whole() -> None:
 
 
 def test_ranks_that_have_no_room_are_told() -> None:
-    every = MOST_BARS
-    rows = pl.DataFrame({"rank": range(every), "cause": "unknown", "free_ns": 1e6})
+    every = MOST_BARS + 1
+    free_ns = [*([2e6] * (every - 2)), 1e6, 3e6]  # the last but one has the least, the last the most
+    rows = pl.DataFrame({"rank": range(every), "cause": "unknown", "free_ns": free_ns})
     figure = free_figure(rows, str)
-    shown = len(figure.data[0].x)
-    assert shown < every and f"the first {shown} of {every} ranks" in figure.layout.title.text
+    ranks = list(figure.data[0].x)
+    assert ranks == [*range(every - 2), every - 1]
+    assert f"of {every} ranks the {len(ranks)} with the most" in figure.layout.title.text
 
 
 @pytest.mark.slow
