@@ -200,7 +200,8 @@ def _name_culprits(figure: go.Figure, rows: pl.DataFrame, top: float, say: Say) 
         figure.add_annotation(
             x=row["rank"], y=row["wait_ms"], yanchor="bottom", arrowcolor=CULPRIT,
             text=f"<b>{say('rank')} {row['rank']}</b>" + (f": {row['words']}" if is_alone else ""),
-            showarrow=True, arrowhead=2, ax=0, ay=bar_px - name_px, font={"color": CULPRIT, "size": 14},
+            showarrow=True, arrowhead=2, ax=0, ay=bar_px - name_px,
+            font={"color": CULPRIT, "size": 14},
         )  # fmt: skip
 
 

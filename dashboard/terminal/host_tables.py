@@ -29,6 +29,7 @@ GAIN_WORDS = {
     "far_node": Message("threads on far cores"),
     "between_steps": Message("time between steps"),
 }
+BASIS_WORDS = {"replay": Message("replay"), "free time": Message("free time")}
 _TITLES = {
     "gain": "What a mean step gains without a cause",
     "call": "What keeps the host from launching",

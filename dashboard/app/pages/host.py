@@ -15,7 +15,7 @@ from npuscope.dashboard.app.finding_cards import verdict_here
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import host as figures
 from npuscope.dashboard.locale.language import label_of
-from npuscope.dashboard.terminal.host_tables import GAIN_WORDS, STAGE_WORDS
+from npuscope.dashboard.terminal.host_tables import BASIS_WORDS, GAIN_WORDS, STAGE_WORDS
 from npuscope.messages import Message
 
 STAGE = ("cause", "stage", "free_ns", "share_ratio", "step_share_ratio", "count", "longest_ns")
@@ -94,8 +94,10 @@ with gain:
             " causes: a host that never waits would hide those, too."
         )
         page.table(
-            name_causes(gains), name="host_gains", title="Gain without each cause", columns=GAIN,
-            is_open=True,
+            name_causes(gains).with_columns(
+                pl.col("basis").replace({key: say(words) for key, words in BASIS_WORDS.items()})
+            ),
+            name="host_gains", title="Gain without each cause", columns=GAIN, is_open=True,
         )  # fmt: skip
         page.notes(gain_notes(gains))
     calls = page.frame(host_calls)

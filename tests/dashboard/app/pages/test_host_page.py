@@ -44,7 +44,7 @@ def test_a_single_cause_is_named_and_ranks_are_whole() -> None:
 
 def test_ranks_that_have_no_room_are_told() -> None:
     every = MOST_BARS + 1
-    free_ns = [*([2e6] * (every - 2)), 1e6, 3e6]  # the last but one has the least, the last the most
+    free_ns = [*([2e6] * (every - 2)), 1e6, 3e6]  # the last but one has the least
     rows = pl.DataFrame({"rank": range(every), "cause": "unknown", "free_ns": free_ns})
     figure = free_figure(rows, str)
     ranks = list(figure.data[0].x)
