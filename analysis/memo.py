@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -49,6 +50,24 @@ def remember(con: duckdb.DuckDBPyConnection, store: Path | None = None) -> None:
     For one command or one question: what a connection is asked over days would fill the memory.
     """
     _MEMORIES.setdefault(con, _Memory(store))
+
+
+@contextmanager
+def question_of(
+    con: duckdb.DuckDBPyConnection, cursor: duckdb.DuckDBPyConnection
+) -> Iterator[None]:
+    """Until it is answered, a cursor of `con`, with the same views, remembers as `con` does."""
+    memory = _MEMORIES.get(con)
+    if memory is None:
+        yield
+        return
+    if memory.answers is None and memory.store is not None:
+        memory.answers = _answers(con, memory.store)
+    _MEMORIES[cursor] = replace(memory, results={})
+    try:
+        yield
+    finally:
+        _MEMORIES.pop(cursor, None)
 
 
 def forget(con: duckdb.DuckDBPyConnection, views: str = "") -> None:

@@ -145,6 +145,12 @@ def mean_free_time(
     ).sort("run", "capture", -pl.col("free_ns"), *_KEYS[by], nulls_last=True)  # fmt: skip
 
 
+def freest_ranks(rows: pl.DataFrame) -> pl.Series:
+    """Ranks of one capture by the free time that rows of `mean_free_time` tell, the most first."""
+    by_rank = rows.group_by("rank").agg(pl.col("free_ns").sum())
+    return by_rank.sort(-pl.col("free_ns"), "rank")["rank"]
+
+
 # metric: host_episodes
 # When was the device free because of the host, and what for?
 #

@@ -9,6 +9,7 @@ import duckdb
 import numpy as np
 import polars as pl
 
+from ..memo import memoize
 from ..replay.captures import one_capture
 from ..scope import Scope
 from .answer import Answer, pipeline_answer, recognise
@@ -39,6 +40,7 @@ class PipelineView:
     notes: tuple[str, ...]
 
 
+@memoize
 def pipeline_view(
     con: duckdb.DuckDBPyConnection, scope: Scope, *, words: str | None, micro_batches: int | None
 ) -> PipelineView:

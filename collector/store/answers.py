@@ -4,8 +4,8 @@
 
 A cache: where a file is missing, damaged or of another question, the answer is computed again, and
 where it cannot be written, it is not kept. Who makes a store up can make answers up, as summaries.
-Only a command's own store is written to, and a bucket gets none of it. Nothing is reached through a
-link.
+Only the store that a command or page was given is written to; a bucket gets none of it. Nothing is
+reached through a link.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ import msgspec
 import streamlit as st
 
 from npuscope.analysis import query
+from npuscope.analysis.memo import question_of, remember
 from npuscope.analysis.scope import PLACE, Scope
 from npuscope.analysis.strategy.results import SearchResult, read_found
 from npuscope.analysis.views import has_view
@@ -73,6 +74,12 @@ class Tables:
         finally:
             with contextlib.suppress(queue.Full):
                 self.idle.put_nowait(cursor)
+
+    def answer(self, fn: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        """What a function of a connection returns; what its parts take long for is kept in the
+        store, where commands find it, too."""
+        with self.borrow() as con, question_of(self.con, con):
+            return fn(con, **arguments)
 
 
 def what_is_served() -> ServedStores:
@@ -156,6 +163,8 @@ def open_tables(path: str, version: str) -> Tables:
     """
     target = Path(path)
     con = store.open(target, summaries=summary_versions())
+    left_out = tuple(store.left_out(con).values())
+    remember(con, target if is_store(target) and not left_out else None)
     query.open_views(con)
     data = OpenTables(con, target, memory_bytes=what_is_served().memory_bytes)
     is_across = True
@@ -165,7 +174,6 @@ def open_tables(path: str, version: str) -> Tables:
         data.warnings.append(str(error))
         is_across = False
     is_across = is_across and has_view(con, "rank_blame")
-    left_out = tuple(store.left_out(con).values())
     return Tables(target, con, is_across, tuple(data.warnings), left_out, _views(con))
 
 
@@ -283,13 +291,11 @@ def _compute(
     path: str, version: str, name: str, arguments: tuple[tuple[str, Any], ...], _fn: Any
 ) -> Any:
     try:
-        with open_tables(path, version).borrow() as con:
-            return _fn(con, **dict(arguments))
+        return open_tables(path, version).answer(_fn, dict(arguments))
     except duckdb.IOException:
         # A superseded file outlived its grace period: look again, once.
         open_tables.clear(path, version)
-        with open_tables(path, version).borrow() as con:
-            return _fn(con, **dict(arguments))
+        return open_tables(path, version).answer(_fn, dict(arguments))
 
 
 def answer_of(path: str, version: str, fn: Callable[..., Any], arguments: dict[str, Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 import polars as pl
 
-from npuscope.analysis.host.free_time import CAUSE_WORDS
+from npuscope.analysis.host.free_time import CAUSE_WORDS, freest_ranks
 from npuscope.messages import Message
 
 from ..locale.language import Say
@@ -20,9 +20,8 @@ def free_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `mean_free_time` by rank: a column per rank, its free time by cause; of more ranks
     than can be drawn those with the most."""
     figure = go.Figure()
-    by_rank = rows.group_by("rank").agg(pl.col("free_ns").sum()).sort(-pl.col("free_ns"), "rank")
-    most = MOST_BARS // max(rows["cause"].n_unique(), 1)
-    ranks = by_rank["rank"].head(most).sort()
+    every = freest_ranks(rows)
+    ranks = every.head(MOST_BARS // max(rows["cause"].n_unique(), 1)).sort()
     for cause, words in CAUSE_WORDS.items():
         mine = rows.filter(pl.col("cause") == cause, pl.col("rank").is_in(ranks.implode()))
         if not mine.is_empty():
@@ -32,7 +31,7 @@ def free_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
                 hovertemplate=f"{say('rank')} %{{x}}: %{{y:,.3f}} ms",
             )  # fmt: skip
     part = "Free time of a mean step by cause: of {every} ranks the {count} with the most"
-    title = of_many("Free time of a mean step by cause", part, len(ranks), by_rank.height)
+    title = of_many("Free time of a mean step by cause", part, len(ranks), len(every))
     # A single cause is named, too; between ranks stands nothing.
     figure.update_layout(barmode="stack", showlegend=True)
     if len(ranks) <= _MOST_NAMED:

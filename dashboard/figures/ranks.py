@@ -188,7 +188,8 @@ def _name_culprits(figure: go.Figure, rows: pl.DataFrame, top: float, say: Say) 
     `top`: the most that any rank causes, in ms."""
     first = rows.sort("wait_ms", "rank", descending=[True, False]).head(MOST_NAMED).reverse()
     px_per_ms, is_alone = _PANEL_PX / (_ROOM_ABOVE * top), first.height == 1
-    close = _CLOSE * (rows["rank"].max() - rows["rank"].min() + 1)
+    ranks = rows["rank"].to_list()
+    close = _CLOSE * (max(ranks) - min(ranks) + 1)
     heights: list[tuple[int, float]] = []  # where names stand, from the lowest
     for row in first.iter_rows(named=True):
         bar_px = row["wait_ms"] * px_per_ms

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from npuscope.analysis import memo, rules
-from npuscope.analysis.memo import forget, memoize, remember
+from npuscope.analysis.memo import forget, memoize, question_of, remember
 from npuscope.analysis.scope import ALL, Scope
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import answers, store
@@ -83,9 +83,14 @@ def test_an_answer_is_computed_once_for_all_commands(target: Path) -> None:
     ask(target, Scope("job", rank=1))
     assert len(ASKED) == 3 and len(files(target)) == 3
     with open_tables(Source(target)) as data:
+        cursor = data.con.cursor()
+        with question_of(data.con, cursor):
+            assert _count(cursor).row(0) == first and len(ASKED) == 3
+        _count(cursor)  # the question was answered: from here on it remembers nothing
+        assert len(ASKED) == 4
         forget(data.con, views="others")
         _count(data.con)
-    assert len(ASKED) == 4
+    assert len(ASKED) == 5
 
 
 def test_what_is_quick_is_not_kept(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

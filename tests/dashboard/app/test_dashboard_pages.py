@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from shutil import ignore_patterns
 from typing import Any
 
 import polars as pl
@@ -17,12 +19,14 @@ pytest.importorskip("streamlit")
 
 from streamlit.testing.v1 import AppTest
 
+from npuscope.analysis import memo
 from npuscope.analysis.catalog import metrics
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.summaries import summarise
 from npuscope.analysis.trends import trends
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
+from npuscope.collector.store.answers import ANSWERS
 from npuscope.collector.store.manifest import create_store
 from npuscope.dashboard.answers.overview_answers import found_here
 from npuscope.dashboard.app import sources
@@ -163,6 +167,32 @@ def test_the_overview_opens_with_the_findings_of_the_command_line(
     places = [next(n for n, text in enumerate(shown) if one.statement in text) for one in found]
     assert len(found) >= 3
     assert places == sorted(places)
+
+
+def test_what_pages_computed_is_kept_for_commands_and_servers_started_later(
+    monkeypatch: pytest.MonkeyPatch, sample_store: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(memo, "WORTH_S", 0.0)
+    own, other = (
+        shutil.copytree(sample_store, tmp_path / name, ignore=ignore_patterns(ANSWERS))
+        for name in ("own", "other")
+    )
+
+    def answers(store: Path) -> dict[str, int]:
+        return {one.name: one.stat().st_mtime_ns for one in store.glob(f"{ANSWERS}/*/*")}
+
+    first = [one.value for one in visit(monkeypatch, own, rank="3").markdown]
+    before = answers(own)
+    sources.open_tables.clear()
+    sources._compute.clear()
+    assert [one.value for one in visit(monkeypatch, own, rank="3").markdown] == first
+    visit(monkeypatch, own)
+    kept = answers(own)
+    assert before.items() < kept.items()  # none was written again
+    told = [output_of("findings", store, "--json") for store in (own, other)]
+    assert told[0].replace(str(own), str(other)) == told[1]
+    asked = {*answers(other)}
+    assert len(asked & {*kept}) > 4 * len(asked - {*kept})  # those are of all captures
 
 
 def test_a_hostile_url_shows_the_default(
