@@ -74,7 +74,7 @@ def parse_head(beginning: bytes) -> KinetoHead:
         info = _decode(info, 0)
     info = info if isinstance(info, dict) else {}
     base = _value(content, "baseTimeNanoseconds")
-    devices = _value(content, "deviceProperties")
+    devices = _value(content, "deviceProperties") or _value(content, "computeProperties")  # < 1.11
     return KinetoHead(
         is_kineto=b'"schemaVersion"' in head and any(mark in head for mark in _MARKS),
         base_ns=int(base) if isinstance(base, (int, str)) and _is_base(base) else 0,

@@ -70,6 +70,14 @@ def _derive(con: duckdb.DuckDBPyConnection, log: ReadLog, tables: frozenset[str]
             con.execute(sql[table])
     if "comm_ops" in tables and scalar(con, "select count(*) from comm_ops"):
         log.rules["comm_ops"] = "kernels of communication libraries"
+        untold = scalar(con, sql["untold"])
+        if untold:
+            log.warn(
+                "trace: {untold} kernels called SendRecv are taken as point to point, though"
+                " all-to-all has such kernels too: neither they nor an operator around their call"
+                " tell their collective",
+                untold=untold,
+            )
     elsewhere = con.execute(sql["elsewhere"]).fetchall()
     if elsewhere:
         log.warn(
@@ -91,7 +99,8 @@ def _name(con: duckdb.DuckDBPyConnection, source: RankSource, groups: list[Proce
     own = parse_comm_kernels(dict(source.rules).get(RULE, ""))
     kernels = _texts(con, "select distinct name from _kineto_device where category = 'kernel'")
     keep_rows(con, "_kineto_comm_kernel", kernel_rows(kernels, own))
-    keep_rows(con, "_kineto_collective", collective_rows(_distinct(con, "collective")))
+    collectives = {*_distinct(con, "collective"), *_texts(con, _AROUND)}
+    keep_rows(con, "_kineto_collective", collective_rows(collectives))
     keep_rows(con, "_kineto_data_type", data_type_rows(_distinct(con, "data_type")))
     hashes = {
         "group_name": pa.array([group.name for group in groups], pa.string()),
@@ -186,6 +195,12 @@ def _ambiguous(groups: tuple[ProcessGroup, ...]) -> Iterator[str]:
 _DEVICE = """
     select device_id from (select device_id from kernels union all select device_id from comm_ops)
     where device_id is not null group by device_id order by count(*) desc, device_id limit 1"""
+
+
+# Framework operators that issue collectives.
+_AROUND = """
+    select distinct name from _kineto_host
+    where kind = 'operator' and (name like 'c10d::%' or name like 'nccl:%')"""
 
 
 _WINDOW = """
