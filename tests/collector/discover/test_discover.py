@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -209,6 +210,11 @@ def test_nothing_there(tmp_path: Path) -> None:
         discover(tmp_path)
     with pytest.raises(TraceNotFound, match="no such"):
         discover(tmp_path / "absent")
+    for name in ("rank0_trace_view.json", "kernel_details (1).csv", "rank0.db"):
+        (tmp_path / name).write_text("[]")
+        with pytest.raises(TraceNotFound, match=re.escape(f"but {name}: give each rank's files")):
+            discover(tmp_path)
+        (tmp_path / name).unlink()
 
 
 def test_links_in_a_circle_end(tmp_path: Path) -> None:
