@@ -37,7 +37,7 @@ from .identity import Identity, identify
 from .msprof_layout import names_in
 from .numbering import with_ranks
 from .roles import EXPORTS, role_of
-from .unread_files import ARCHIVE
+from .unread_files import ARCHIVE, what_to_do
 
 OUTPUT_FOLDER = "ASCEND_PROFILER_OUTPUT"
 
@@ -47,10 +47,6 @@ _PACKED_PROFILE = re.compile(r".*_ascend_(pt|ms)\.|PROF_[^.]+\.")
 # Dumped arguments, hidden folders: never a profile's export. Raw data and logs lie inside profile
 # folders, which are not searched further.
 _SKIP = re.compile(r".*_op_arg|\..*")
-# Files of a profile that somebody gave another name.
-_RENAMED = re.compile(
-    r"(?i).*(trace_view|kernel_details|op_summary|step_trace|profiler).*\.(json|csv|db)|.*rank.*\.db"
-)
 _RANK_DB = re.compile(r"_profiler_(\d{1,9})\.db$")
 _KERNEL_TABLE = re.compile(r"kernel_details(_\d{1,9})?\.csv$")
 # Folders looked into at once: on network storage each look is a chain of waits.
@@ -134,15 +130,8 @@ def search(path: Path) -> Findings:
                 profiles += findings
                 problems += unusable
     if not profiles and not problems:
-        if packed := next((name for name in names_in(path) if ARCHIVE.fullmatch(name)), None):
-            raise TraceNotFound(
-                f"{path}: no profile here or below, but {packed}: unpack it, then give the folder"
-            )
-        if name := next((name for name in names_in(path) if _RENAMED.fullmatch(name)), None):
-            raise TraceNotFound(
-                f"{path}: no profile here or below, but {name}: give each rank's files the names"
-                " that the profiler gave them, in a folder of its own; or give one file alone"
-            )
+        if told := what_to_do(path):
+            raise TraceNotFound(f"{path}: no profile here or below, but {told}")
         raise TraceNotFound(
             f"{path}: no *_ascend_pt, *_ascend_ms, PROF_* folder or Kineto trace here or below: "
             "was analyse() run, and is this the folder the profiler wrote to?"

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ..model import storable
 from ..store.manifest import MARKER
+from .msprof_layout import names_in
 from .roles import role_of
 
 _ENTRIES_AT_MOST = 500_000
@@ -72,6 +73,25 @@ _FILES: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
 )  # fmt: skip
 
 
+# Names of files from which no profile is read, and what whoever gave them can do.
+_INSTEAD: tuple[tuple[re.Pattern[str], str], ...] = (
+    (ARCHIVE, "{name}: unpack it, then give the folder"),
+    (
+        re.compile(r"(ascend_timeline_display|step_trace_raw|aicore_intermediate|hccl_raw)_.*"),
+        "{name}, of an older MindSpore's profiler, which is not read: give the PROF_* folder that"
+        " it analysed, after `msprof --export=on --output=PROF_...`",
+    ),
+    (
+        re.compile(
+            r"(?i).*(trace_view|kernel_details|op_summary|step_trace|profiler).*\.(json|csv|db)"
+            r"|.*rank.*\.db"
+        ),
+        "{name}: give each rank's files the names that the profiler gave them, in a folder of its"
+        " own; or give one file alone",
+    ),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class UnreadFile:
     """Files or folders of one kind that nothing was read from; `example` is one of them."""
@@ -104,6 +124,15 @@ def unread(path: Path, sources: Iterable[str], problems: Iterable[str] = ()) -> 
             UnreadFile(what, why, len(entries), total, min(entry for entry, _ in entries))
         )
     return sorted(entries_here, key=lambda one: (one.why, one.what))
+
+
+def what_to_do(folder: Path) -> str | None:
+    """What is to be done with what lies in a folder without a profile; None if nobody knows."""
+    names = names_in(folder)
+    for pattern, text in _INSTEAD:
+        if name := next(filter(pattern.fullmatch, names), None):
+            return text.format(name=name)
+    return None
 
 
 def _real(place: str) -> str:

@@ -215,6 +215,9 @@ def test_nothing_there(tmp_path: Path) -> None:
         with pytest.raises(TraceNotFound, match=re.escape(f"but {name}: give each rank's files")):
             discover(tmp_path)
         (tmp_path / name).unlink()
+    (tmp_path / "step_trace_raw_0_detail_time.csv").touch()
+    with pytest.raises(TraceNotFound, match="of an older MindSpore's profiler"):
+        discover(tmp_path)
 
 
 def test_links_in_a_circle_end(tmp_path: Path) -> None:
