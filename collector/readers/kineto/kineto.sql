@@ -67,7 +67,8 @@ select t.device_id, t.stream_id, t.name, o.name as type,
     case t.category when 'copy' then 'MEMCPY' when 'fill' then 'MEMSET' end as core,
     t.category = 'kernel' as is_compute, t.start_ns, t.dur_ns, t.correlation as connection_id
 from _kineto_task t
-left join _kineto_operator o on t.category = 'kernel' and o.external_id = t.external_id
+left join _kineto_call c on t.external_id is null and c.correlation = t.correlation
+left join _kineto_operator o on t.category = 'kernel' and o.external_id = coalesce(t.external_id, c.external_id)
 where not t.is_comm;
 
 -- name: comm_ops
