@@ -75,7 +75,10 @@ _FILES: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
 
 # Names of files from which no profile is read, and what whoever gave them can do.
 _INSTEAD: tuple[tuple[re.Pattern[str], str], ...] = (
-    (ARCHIVE, "{name}: unpack it, then give the folder"),
+    (
+        re.compile(rf"{ARCHIVE.pattern}|.+\.(json|csv|db)\.(zst|xz|bz2)", re.I),
+        "{name}: unpack it, then give the folder",
+    ),
     (
         re.compile(r"(ascend_timeline_display|step_trace_raw|aicore_intermediate|hccl_raw)_.*"),
         "{name}, of an older MindSpore's profiler, which is not read: give the PROF_* folder that"

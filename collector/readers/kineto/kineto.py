@@ -22,7 +22,7 @@ from ...staging import insert_row, insert_rows, scalar
 from ..chrome_trace.staged_views import event_views, keep_rows
 from ..metadata.profiler_metadata import SIZE_KINDS, ProcessGroup, group_rows, rank_columns
 from .gpu_comm import RULE, collective_rows, data_type_rows, kernel_rows, parse_comm_kernels
-from .head import KinetoHead, job_metadata, parse_head, read_beginning
+from .head import KinetoHead, job_metadata, read_beginning, read_head
 from .kineto_columns import KinetoForm
 
 _TABLES = ("kernels", "comm_ops", "launches", "steps", "marks", "host_ops", "memory", "counters")
@@ -43,7 +43,7 @@ def read(
     Raises TraceFormatError if the trace cannot be read.
     """
     path = source.paths("kineto")[0]
-    head = parse_head(read_beginning(path))
+    head = read_head(path, read_beginning(path))
     log.options = dict(head.options) or None
     log.rules["kineto.clock"] = "baseTimeNanoseconds" if head.base_ns else "as the events have it"
     if source.selection.light or tables <= _HEAD:
