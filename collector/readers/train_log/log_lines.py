@@ -5,6 +5,7 @@
     {'loss': 8.1, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.1}   Hugging Face's Trainer
     { Epoch:[  1/  2], step:[   10/ 500], loss: 8.1, per_step_time: 512ms   MindFormers
     step:3 - timing_s/gen:698.8 - timing_s/step:1268.4 - ...                verl
+    {"step": 3, "data": {"timing_s/gen": 698.8, ...}}                       verl's file logger
     steps: 10 loss: 8.1 iter time (s): 1.234 samples/sec: 51.9              DeepSpeed's pipelines
     Training epoch 0, iteration 9/99 | global_step: 9 | reduced_train_loss: 8.1 | ...   NeMo
     iteration: 3 / 100 | timing/rollout : 71.2 | timing/all : 120.1 |       MindSpeed-RL
@@ -162,6 +163,9 @@ _ITERATION = re.compile(r"\biteration(?::?\s+(\d{1,18})\s*/\s*\d{1,18}|:\s*(\d{1
 _STEP = re.compile(r"(?<![\w/.-])steps?\s*:\s*(\d{1,18})(?![\w.])")
 _KEY = r"iter time \(s\)|[A-Za-z][\w/]*(?:\((?:s|1e-3)\))?"
 _PAIR = re.compile(rf"(?<![\w/.])({_KEY})\s*:\s*({_NUMBER}\s?%?)(?=[\s,;|]|$)")
+# A file logger's, which verl writes: keys are those of its lines.
+_DATA = re.compile(r'\{\s*"step"\s*:\s*(\d{1,18})\s*,\s*"data"\s*:\s*(\{[^{}]*\})\s*\}')
+_DATUM = re.compile(rf'"([A-Za-z][\w/]*)"\s*:\s*({_NUMBER})\s*(?=[,}}])')
 _RECORD = re.compile(r"\{[^{}]*['\"]loss['\"]\s*:[^{}]*\}")
 _MEMBER = re.compile(rf"['\"](\w+)['\"]\s*:\s*['\"]?({_NUMBER}\s?%?)['\"]?\s*(?=[,}}])")
 # Of Hugging Face's Trainer, of LLaMA-Factory, of ms-swift (`10/500`).
@@ -208,7 +212,9 @@ def parse(line: bytes, *, is_ended: bool = True) -> Iterator[LogEntry]:
             yield from _piped_fields(int(match[1] or match[2]), piped, text[: match.start()])
         return
     record = _RECORD.search(text) if "{" in text else None
-    if record:
+    if '"data"' in text and (data := _DATA.search(text)):
+        yield from _steps_of(int(data[1]), _DATUM.findall(data[2]), text[: data.start()])
+    elif record:
         yield from _record(record[0])
     elif "Epoch:[" in text and (epoch := MINDFORMERS.search(text)):
         # Steps begin again in each epoch.
@@ -217,9 +223,7 @@ def parse(line: bytes, *, is_ended: bool = True) -> Iterator[LogEntry]:
         yield from _entries_of(number, pairs, text[: epoch.start()])
     elif step := _STEP.search(text):
         found = _PAIR.findall(text[step.end() :])
-        pairs = [(key.lower().removeprefix("train/"), value) for key, value in found]
-        if not {"loss", "timing_s/step", "timing_s/gen"}.isdisjoint(dict(pairs)):
-            yield from _entries_of(int(step[1]), pairs, text[: step.start()])
+        yield from _steps_of(int(step[1]), found, text[: step.start()])
 
 
 def _plain(line: bytes) -> str:
@@ -246,6 +250,13 @@ def _piped_fields(step: int, text: str, before: str) -> Iterator[LogEntry]:
     own = dict(pairs).get("global_step", "")  # NeMo's iterations begin again in each epoch
     step = int(own) if _COUNT.fullmatch(own) else step
     yield from _entries_of(step, pairs, before, is_percent=True)
+
+
+def _steps_of(step: int, found: list[tuple[str, str]], before: str) -> Iterator[LogEntry]:
+    """Of a line of figures with their names, unless it tells of an evaluation alone."""
+    pairs = [(key.lower().removeprefix("train/"), value) for key, value in found]
+    if not {"loss", "timing_s/step", "timing_s/gen"}.isdisjoint(dict(pairs)):
+        yield from _entries_of(step, pairs, before)
 
 
 def _record(text: str) -> Iterator[LogEntry]:

@@ -35,6 +35,7 @@ OTHERS = {
     " train_step_timing in s: {b} | consumed_samples: {c}",
     "2019": " iteration {i}/ 99999 | elapsed time per iteration (ms): {a} | lm loss {b} |",
     "pipeline": "steps: {i} loss: {a} iter time (s): {b} samples/sec: {c}",
+    "filed": '{{"step": {i}, "data": {{"timing_s/step": {a}, "actor/lr": {b}, "x/y": {c}}}}}',
     "sft": "step:{i} - train/loss:{a} - train/lr(1e-3):{b} - train/time(s):{c} - train/mfu:{a}",
 }
 VALUES = (

@@ -141,6 +141,14 @@ def test_torchtitan_in_colours(read: Any) -> None:
         "step:1 - train/loss:1.5 - train/lr(1e-3):0.0625 - train/time(s):2.25\n"
         "step:2 - train/loss:1.25 - train/grad_norm:2.0 - train/lr:1e-05 - train/mfu:0.31\n"
     )
+    filed = read(
+        '{"step": 0, "data": {"val-core/gsm8k/acc/mean@1": 0.5}}\n'
+        '{"step": 3, "data": {"actor/pg_loss": 0.25, "timing_s/gen": 70.5, "timing_s/step": 120.5,'
+        ' "perf/mfu/actor": 0.4, "actor/lr": 1e-06}}\n'
+    )
+    assert only(filed) == {
+        "step": 3, "elapsed_s": 120.5, "loss": 0.25, "learning_rate": 1e-6, "generation_s": 70.5,
+    }  # fmt: skip
     assert sft.rows.select("loss", "elapsed_s", "learning_rate", "mfu_ratio").rows() == [
         (1.5, 2.25, 6.25e-5, None), (1.25, None, 1e-5, 0.31),
     ]  # fmt: skip
