@@ -30,6 +30,10 @@ _FROM_EVENTS = "not needed: the same figures are computed from single events"
 _NOT_YET = "known, but not read by this version"
 _BY_OPTION = "read where their folder is given: ingest with --expert-load DIR"
 
+# MindSpeed-RL's counts; MindIE's sums, its choices of single tokens, and its copies.
+_OTHER_COUNTS = (
+    r"token_collects_all\.json|(prefill|decode)_(info|topk_\d+)\.csv|(prefill|decode).*_bak\.csv"
+)
 # Names of folders in one file.
 ARCHIVE = re.compile(r".*\.(zip|7z|rar|tar|tgz|tar\.\w+)", re.I)
 # What a folder's name says, with its parent's: then nothing inside it is looked at.
@@ -51,6 +55,7 @@ _FILES: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
         (r"operator_details.*\.csv", "", "not needed: the timeline has its operators with times"),
         (r"(l2_cache|soc_pmu|data_preprocess|aicpu|fusion_op|static_op_mem).*\.csv", "", _NOT_YET),
         (r"(nic|roce|hccs|pcie|llc|ddr|hbm|sys_mem|host|npu_mem).*\.csv", "", _NOT_YET),
+        (_OTHER_COUNTS, "", _NOT_YET),
         (r"(prefill|decode)_.*\.csv", "decode_*.csv, prefill_*.csv",
          f"expert loads: {_BY_OPTION}"),
         (r"rank_?\d+(\.\d+)?\.jsonl", "rank*.jsonl", f"expert loads: {_BY_OPTION}"),
@@ -78,6 +83,11 @@ _INSTEAD: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(rf"{ARCHIVE.pattern}|.+\.(json|csv|db)\.(zst|xz|bz2)", re.I),
         "{name}: unpack it, then give the folder",
+    ),
+    (
+        re.compile(_OTHER_COUNTS),
+        "{name}: tokens per expert in a form that is not read: `npuscope experts` reads"
+        " rank<N>.jsonl of a training hook, decode_<N>.csv and prefill_<N>.csv of MindIE",
     ),
     (
         re.compile(r"(ascend_timeline_display|step_trace_raw|aicore_intermediate|hccl_raw)_.*"),

@@ -218,6 +218,11 @@ def test_nothing_there(tmp_path: Path) -> None:
     (tmp_path / "step_trace_raw_0_detail_time.csv").touch()
     with pytest.raises(TraceNotFound, match="of an older MindSpore's profiler"):
         discover(tmp_path)
+    for name in ("token_collects_all.json", "decode_info.csv"):
+        (tmp_path / name).touch()
+        with pytest.raises(TraceNotFound, match=f"{name}: tokens per expert in a form"):
+            discover(tmp_path)
+        (tmp_path / name).unlink()
 
 
 def test_links_in_a_circle_end(tmp_path: Path) -> None:
