@@ -52,7 +52,10 @@ group by correlation;
 -- the operator around its call does (nccl:all_to_all inside of c10d::alltoall_base_).
 create or replace temp table _kineto_around as
 select c.correlation, max_by(h.op_type, h.start_ns) as op_type
-from (select *, unnest(['c10d', 'nccl']) as family from _kineto_call) c
+from (
+    select *, unnest(['c10d', 'nccl']) as family from _kineto_call where correlation in (
+        select d.correlation from _kineto_own d join _kineto_comm_kernel k on k.name = d.name
+        where d.collective is null and coalesce(k.op_type, 'batchSendRecv') = 'batchSendRecv')) c
 asof join (
     select h.tid, left(h.name, 4) as family, h.start_ns, h.start_ns + h.dur_ns as end_ns, k.op_type
     from _kineto_host h join _kineto_collective k on k.collective = h.name
@@ -81,8 +84,7 @@ with facts as (
     from _kineto_own d
     join _kineto_comm_kernel k on d.category = 'kernel' and k.name = d.name
     left join _kineto_collective c on c.collective = d.collective
-    left join _kineto_around a on a.correlation = d.correlation
-        and d.collective is null and coalesce(k.op_type, 'batchSendRecv') = 'batchSendRecv'
+    left join _kineto_around a on a.correlation = d.correlation and coalesce(k.op_type, 'batchSendRecv') = 'batchSendRecv'
     left join _kineto_data_type t on t.dtype = d.data_type
 ), counts as (
     select *, case when op_type in ('reduceScatter', 'reduceScatterV', 'scatter', 'receive')
