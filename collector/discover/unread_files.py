@@ -96,8 +96,8 @@ _INSTEAD: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(
-            r"(?i).*(trace_view|kernel_details|op_summary|step_trace|profiler).*\.(json|csv|db)"
-            r"|.*rank.*\.db"
+            r"(?i).*(trace_view|kernel_details|op_summary|step_trace).*\.(json|csv)"
+            r"|.*(profiler|rank).*\.db"
         ),
         "{name}: give each rank's files the names that the profiler gave them, in a folder of its"
         " own; or give one file alone",

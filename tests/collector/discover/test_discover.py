@@ -159,7 +159,17 @@ def test_raw_data_says_what_to_do(tmp_path: Path) -> None:
     found = discover(tmp_path)
 
     assert not found.ranks
-    assert "analyse" in found.problems[0].message
+    assert "torch_npu.profiler.profiler.analyse" in found.problems[0].message
+    # Renamed, it is known by what is in it, and whose it is.
+    for name, owner in (("torch.op_range", "torch_npu"), ("mindspore.op_range", "mindspore")):
+        raw = tmp_path / owner / "monday"
+        (raw / "FRAMEWORK").mkdir(parents=True)
+        (raw / "FRAMEWORK" / name).touch()
+        (raw / "profiler_info_0.json").write_text("{}")
+        (raw / "PROF_000001_20250101000000000_ABC" / "host").mkdir(parents=True)
+        (problem,) = discover(tmp_path / owner).problems
+        assert (problem.path, f"run {owner}.profiler" in problem.message) == (str(raw), True)
+        shutil.rmtree(tmp_path / owner)
     # Two sessions of msprof in it, exported one after the other, both count.
     for number in (1, 2):
         output = tmp_path / f"a_ascend_pt/PROF_00000{number}_2025_ABC/mindstudio_profiler_output"
