@@ -30,7 +30,8 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
 
     They name the capture where there are several.
     """
-    facts = _of(_all(con, "from capture_facts order by run, capture"), scope.job)
+    captures = _all(con, "from capture_facts order by run, capture")
+    facts = _of(captures, scope.job)
     steps = _all(con, "from step_summary")
     outside = _all(con, "from outside_steps")
     unseen = _all(con, sql_text("unseen_steps.sql"))
@@ -48,6 +49,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
         partly = set(selections.drop_nulls("left_out_tables")["rank"])
         remarks: list[str] = [
             *_missing(one),
+            *_elsewhere(one, captures, steps),
             *_selection_notes(selections, one["rank_count"]),
             *_without_figures(one["ranks"], _of(steps, here), partly),
             *_light(_of(steps, here), partly),
@@ -123,6 +125,22 @@ def _missing(facts: dict[str, Any]) -> Iterable[str]:
             ranks=ranks_named(facts["missing_ranks"]),
             all=facts["world_size"],
         )
+
+
+def _elsewhere(facts: dict[str, Any], captures: pl.DataFrame, steps: pl.DataFrame) -> Iterable[str]:
+    """Which other captures look like the missing ranks of this one: windows alone tell captures."""
+    own = _of(steps, Scope(facts["run"], facts["capture"]))["step"].unique().sort()
+    for other in captures.filter(pl.col("run") == facts["run"]).to_dicts():
+        same = _of(steps, Scope(other["run"], other["capture"]))["step"].unique().sort()
+        if set(other["ranks"]) <= set(facts["missing_ranks"] or ()) and own.equals(same):
+            yield Message(
+                "{ranks} of the same steps stand in capture {capture}, of another time. If they ran"
+                " together, the clocks of their hosts differ by more than the recording lasts, and"
+                " nothing is compared across them: set the clocks, and record again.",
+                ranks=ranks_named(other["ranks"]),
+                capture=other["capture"],
+            )
+            return
 
 
 def _selection_notes(selections: pl.DataFrame, rank_count: int) -> Iterable[str]:
