@@ -203,9 +203,9 @@ def largest(frame: pl.DataFrame, most: int | None, by: str | None = None) -> pl.
 
     if most is None:
         return frame
-    place = (
-        pl.int_range(1, pl.len() + 1) if by is None else pl.col(by).rank("ordinal", descending=True)
-    )
+    place = pl.int_range(1, pl.len() + 1)
+    if by is not None:
+        place = pl.col(by).fill_null(-1).rank("ordinal", descending=True)
     return frame.filter(place.over("run", "capture") <= most)
 
 
