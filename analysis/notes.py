@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import duckdb
@@ -42,12 +43,12 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     without_gradients = _all(con, part_sql("forward_ranks.sql"))
     forward = forward_steps(con)
     warm = _all(con, "from job_steps where is_warm_up order by run, capture, step")
-    notes_here: list[str] = []
-    for one in facts.to_dicts():
-        here = Scope(one["run"], one["capture"])
+
+    def remarks(here: Scope) -> list[str]:
+        one = _of(facts, here).row(0, named=True)
         selections = _of(selected, here)
         partly = set(selections.drop_nulls("left_out_tables")["rank"])
-        remarks: list[str] = [
+        return [
             *_missing(one),
             *_elsewhere(one, captures, steps),
             *_selection_notes(selections, one["rank_count"]),
@@ -68,14 +69,23 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
             *_warm_up(_of(warm, here)),
             *_unfollowed_notes(_of(unfollowed, here)),
         ]
-        if facts.height > 1:
+
+    return of_each_capture(con, scope.job, remarks)
+
+
+def of_each_capture(
+    con: duckdb.DuckDBPyConnection, scope: Scope, sentences: Callable[[Scope], Iterable[str]]
+) -> list[str]:
+    """What `sentences` says of each capture of a scope; it is named where there are several."""
+    captures = _of(_all(con, "from capture_facts order by run, capture"), scope.job)
+    said: list[str] = []
+    for run, capture in captures.select("run", "capture").rows():
+        here = sentences(replace(scope, run=run, capture=capture))
+        if captures.height > 1:
             of_one = "{run}, {capture}: {note}"
-            remarks = [
-                Message(of_one, run=one["run"], capture=one["capture"], note=remark)
-                for remark in remarks
-            ]
-        notes_here += remarks
-    return notes_here
+            here = [Message(of_one, run=run, capture=capture, note=one) for one in here]
+        said += here
+    return said
 
 
 def no_kernels(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str:
