@@ -32,7 +32,6 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     They name the capture where there are several.
     """
     captures = _all(con, "from capture_facts order by run, capture")
-    facts = _of(captures, scope.job)
     steps = _all(con, "from step_summary")
     outside = _all(con, "from outside_steps")
     unseen = _all(con, sql_text("unseen_steps.sql"))
@@ -45,7 +44,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     warm = _all(con, "from job_steps where is_warm_up order by run, capture, step")
 
     def remarks(here: Scope) -> list[str]:
-        one = _of(facts, here).row(0, named=True)
+        one = _of(captures, here).row(0, named=True)
         selections = _of(selected, here)
         partly = set(selections.drop_nulls("left_out_tables")["rank"])
         return [

@@ -160,7 +160,8 @@ _OPEN = re.compile(r"[\d.,eE+-]+$")
 _WHOLE_NUMBER = re.compile(rf"({_NUMBER})\s*(%?)")
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ITERATION = re.compile(r"\biteration(?::?\s+(\d{1,18})\s*/\s*\d{1,18}|:\s*(\d{1,18}))\s*\|")
-_STEP = re.compile(r"(?<![\w/.-])steps?\s*:\s*(\d{1,18})(?![\w.])")
+# Of several steps only DeepSpeed's pipelines speak so; others tell how many there are.
+_STEP = re.compile(r"(?<![\w/.-])step(?:s(?=: \d+ loss: ))?\s*:\s*(\d{1,18})(?![\w.])")
 _KEY = r"iter time \(s\)|[A-Za-z][\w/]*(?:\((?:s|1e-3)\))?"
 _PAIR = re.compile(rf"(?<![\w/.])({_KEY})\s*:\s*({_NUMBER}\s?%?)(?=[\s,;|]|$)")
 # A file logger's, which verl writes: keys are those of its lines.
