@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import duckdb
@@ -30,7 +31,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
 
     They name the capture where there are several.
     """
-    facts = _of(_all(con, "from capture_facts order by run, capture"), scope.job)
+    captures = _all(con, "from capture_facts order by run, capture")
     steps = _all(con, "from step_summary")
     outside = _all(con, "from outside_steps")
     unseen = _all(con, sql_text("unseen_steps.sql"))
@@ -41,13 +42,14 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     without_gradients = _all(con, part_sql("forward_ranks.sql"))
     forward = forward_steps(con)
     warm = _all(con, "from job_steps where is_warm_up order by run, capture, step")
-    notes_here: list[str] = []
-    for one in facts.to_dicts():
-        here = Scope(one["run"], one["capture"])
+
+    def remarks(here: Scope) -> list[str]:
+        one = _of(captures, here).row(0, named=True)
         selections = _of(selected, here)
         partly = set(selections.drop_nulls("left_out_tables")["rank"])
-        remarks: list[str] = [
+        return [
             *_missing(one),
+            *_elsewhere(one, captures, steps),
             *_selection_notes(selections, one["rank_count"]),
             *_without_figures(one["ranks"], _of(steps, here), partly),
             *_light(_of(steps, here), partly),
@@ -66,14 +68,23 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
             *_warm_up(_of(warm, here)),
             *_unfollowed_notes(_of(unfollowed, here)),
         ]
-        if facts.height > 1:
+
+    return of_each_capture(con, scope.job, remarks)
+
+
+def of_each_capture(
+    con: duckdb.DuckDBPyConnection, scope: Scope, sentences: Callable[[Scope], Iterable[str]]
+) -> list[str]:
+    """What `sentences` says of each capture of a scope; it is named where there are several."""
+    captures = _of(_all(con, "from capture_facts order by run, capture"), scope.job)
+    said: list[str] = []
+    for run, capture in captures.select("run", "capture").rows():
+        here = sentences(replace(scope, run=run, capture=capture))
+        if captures.height > 1:
             of_one = "{run}, {capture}: {note}"
-            remarks = [
-                Message(of_one, run=one["run"], capture=one["capture"], note=remark)
-                for remark in remarks
-            ]
-        notes_here += remarks
-    return notes_here
+            here = [Message(of_one, run=run, capture=capture, note=one) for one in here]
+        said += here
+    return said
 
 
 def no_kernels(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str:
@@ -123,6 +134,22 @@ def _missing(facts: dict[str, Any]) -> Iterable[str]:
             ranks=ranks_named(facts["missing_ranks"]),
             all=facts["world_size"],
         )
+
+
+def _elsewhere(facts: dict[str, Any], captures: pl.DataFrame, steps: pl.DataFrame) -> Iterable[str]:
+    """Which other captures look like the missing ranks of this one: windows alone tell captures."""
+    own = _of(steps, Scope(facts["run"], facts["capture"]))["step"].unique().sort()
+    for other in captures.filter(pl.col("run") == facts["run"]).to_dicts():
+        same = _of(steps, Scope(other["run"], other["capture"]))["step"].unique().sort()
+        if set(other["ranks"]) <= set(facts["missing_ranks"] or ()) and own.equals(same):
+            yield Message(
+                "{ranks} of the same steps stand in capture {capture}, of another time. If they ran"
+                " together, the clocks of their hosts differ by more than the recording lasts, and"
+                " nothing is compared across them: set the clocks, and record again.",
+                ranks=ranks_named(other["ranks"]),
+                capture=other["capture"],
+            )
+            return
 
 
 def _selection_notes(selections: pl.DataFrame, rank_count: int) -> Iterable[str]:

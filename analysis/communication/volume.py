@@ -22,9 +22,10 @@ from ..scope import ALL, JOB, PLACE, Scope
 from ..views import frame, open_views, select
 
 _PAIR = (
-    "kind", "src_rank", "dst_rank", "link", "is_between_hosts", "src_group_rank", "dst_group_rank",
+    *JOB, "kind", "src_rank", "dst_rank", "link", "is_between_hosts", "src_group_rank",
+    "dst_group_rank",
 )  # fmt: skip
-_STEP = ("run", "capture", "step")
+_STEP = (*JOB, "step")
 
 
 def links(
@@ -78,6 +79,7 @@ def matrix(
 #
 # title: Pairs of ranks in a mean step
 # meaning: Bytes and time from each rank to each other in a mean step.
+# by: run, capture
 # figure: matrix
 #
 #   kind                   varchar  parallel kind: tp, pp, dp, ep, ...
@@ -92,15 +94,16 @@ def matrix(
 #   bandwidth_bytes_per_s  double   bytes over time of what has both
 @memoize
 def mean_pairs(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
-    """Rows of the metric, most bytes first."""
+    """Rows of the metric, of each capture most bytes first."""
     pairs = without_warm_up(con, matrix(con, scope))
-    every = pairs.select(_STEP).n_unique()
+    every = pairs.select(_STEP).unique().group_by(JOB).agg(every_count=pl.len())
     counts = _sent_steps(con, scope, pairs)
-    steps = pl.col("step_count").first().fill_null(every)
+    steps = pl.coalesce("step_count", "every_count").first()
     size, time = pl.col("size_bytes"), pl.col("time_ns")
     timed_bytes = size.filter(time > 0).sum()
     return (
-        pairs.join(counts, on="src_rank", how="left", maintain_order="left")
+        pairs.join(every, on=JOB, how="left", maintain_order="left")
+        .join(counts, on=[*JOB, "src_rank"], how="left", maintain_order="left")
         .group_by(_PAIR, maintain_order=True)
         .agg(
             size.sum() / steps,
@@ -108,15 +111,15 @@ def mean_pairs(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
             pl.when(time.sum() > 0).then(timed_bytes * 1e9 / time.sum())
             .alias("bandwidth_bytes_per_s"),
         )
-        .sort("size_bytes", descending=True, maintain_order=True)
+        .sort(*JOB, -pl.col("size_bytes"), nulls_last=True, maintain_order=True)
     )  # fmt: skip
 
 
 def _sent_steps(con: duckdb.DuckDBPyConnection, scope: Scope, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Of each captured rank among the senders of `pairs`, as src_rank: in how many steps what it
-    sends is known (step_count). Tasks tell of all its steps. HCCL tells of those that have rows,
-    and of those without communication."""
-    sender = ["run", "capture", "src_rank"]
+    """Of each captured rank among the senders of `pairs`, as src_rank: in how many steps of its
+    capture what it sends is known (step_count). Tasks tell of all its steps. HCCL tells of those
+    that have rows, and of those without communication."""
+    sender = [*JOB, "src_rank"]
     steps = select(con, "step_summary", scope.all_ranks).rename({"rank": "src_rank"})
     steps = without_warm_up(con, steps).join(
         pairs.group_by(sender).agg((pl.col("basis") == "tasks").any().alias("has_tasks")),
@@ -127,7 +130,7 @@ def _sent_steps(con: duckdb.DuckDBPyConnection, scope: Scope, pairs: pl.DataFram
     rows_of_senders = rows.join(steps, on=[*sender, "step"], how="semi", nulls_equal=True)
     return (
         pl.concat([countable.select(rows_of_senders.columns), rows_of_senders])
-        .unique().group_by("src_rank").agg(pl.len().alias("step_count"))
+        .unique().group_by(sender).agg(pl.len().alias("step_count"))
     )  # fmt: skip
 
 
@@ -139,6 +142,7 @@ def _sent_steps(con: duckdb.DuckDBPyConnection, scope: Scope, pairs: pl.DataFram
 #
 # title: Contention of links
 # meaning: Bandwidth of each link with and without overlapping computation, over ranks and steps.
+# by: run, capture
 # figure: contention
 #
 #   link                          varchar  HCCS, RDMA, PCIE, SIO
@@ -147,10 +151,11 @@ def _sent_steps(con: duckdb.DuckDBPyConnection, scope: Scope, pairs: pl.DataFram
 #   alone_bandwidth_bytes_per_s   double   of operations that do not
 @memoize
 def mean_contention(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
-    """Rows of the metric, sorted by link and type."""
+    """Rows of the metric, of each capture sorted by link and type."""
     both = ["beside_bandwidth_bytes_per_s", "alone_bandwidth_bytes_per_s"]
     means = without_warm_up(con, contention(con, scope).drop_nulls(both))
-    return means.group_by("link", "op_type").agg(pl.col(both).median()).sort("link", "op_type")
+    keys = [*JOB, "link", "op_type"]
+    return means.group_by(keys).agg(pl.col(both).median()).sort(keys)
 
 
 def _rows(

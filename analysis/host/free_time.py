@@ -14,7 +14,8 @@ from npuscope.messages import Message
 
 from ..means import without_warm_up
 from ..memo import memoize
-from ..scope import ALL, PLACE, RANK, Scope
+from ..notes import of_each_capture
+from ..scope import ALL, JOB, PLACE, RANK, Scope
 from ..views import frame, select
 from ..wording import percent
 
@@ -189,17 +190,18 @@ def host_pace(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFram
 _LEAD = """
 with
 _launches as (
-    select min(device_start_ns) as device_start_ns, api_start_ns
+    select run, capture, rank, min(device_start_ns) as device_start_ns, api_start_ns
     from launches {where} and api_start_ns is not null and device_start_ns is not null
         and target in ('kernel', 'communication')
-    group by api_start_ns
+    group by all
 ),
 _choice as (
     select *, min(api_start_ns) over () as first_ns,
         greatest(max(api_start_ns) over () - min(api_start_ns) over (), 1) as span_ns
     from _launches
 )
-select first_ns + cast((api_start_ns - first_ns) * {bins} // (span_ns + 1) * (span_ns + 1)
+select run, capture, rank,
+    first_ns + cast((api_start_ns - first_ns) * {bins} // (span_ns + 1) * (span_ns + 1)
         // {bins} as bigint) as at_ns,
     count(*) as launch_count, min(device_start_ns - api_start_ns) as least_ns,
     cast(median(device_start_ns - api_start_ns) as double) as lead_ns
@@ -214,6 +216,7 @@ from _choice group by all order by at_ns"""
 #
 # title: Lead of the host
 # meaning: How far one rank's host runs ahead of its device, over the capture.
+# by: run, capture, rank
 # command: host --by lead
 # table: host_lead
 # figure: host_lead
@@ -225,23 +228,30 @@ from _choice group by all order by at_ns"""
 def host_lead(
     con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, bins: int = 240
 ) -> pl.DataFrame:
-    """Rows of the metric of the rank chosen, else of the first one with launches."""
-    if scope.rank is None:
-        clause, values = scope.where(RANK)
-        ranks = f"select run, capture, rank from host_pace {clause} order by all limit 1"
-        first = frame(con, ranks, values)
-        if first.height:
-            scope = Scope(*first.row(0))
+    """Rows of the metric, of the first of the ranks chosen that has launches."""
+    clause, values = scope.where(RANK)
+    ranks = f"select run, capture, rank from host_pace {clause} order by all limit 1"
+    first = frame(con, ranks, values)
+    if first.height:
+        scope = Scope(*first.row(0))
     clause, values = scope.where(RANK)
     return frame(con, _LEAD.format(where=clause or "where true", bins=bins), values)
 
 
 def host_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     """What of free time is not told, why, and how fast this host is."""
-    rows = mean_free_time(con, scope, by="cause")
+    means = mean_free_time(con, scope, by="cause")
+    paces = host_pace(con, scope).drop_nulls(["pace_ns", "step"])
+    none = [Message("no step here has free time, or it is not known")] if means.is_empty() else []
+    told = of_each_capture(
+        con, scope,
+        lambda here: _notes_of(means.filter(**here.values(JOB)), paces.filter(**here.values(JOB))),
+    )  # fmt: skip
+    return [*none, *told]
+
+
+def _notes_of(rows: pl.DataFrame, pace: pl.DataFrame) -> list[str]:
     notes: list[str] = []
-    if rows.is_empty():
-        notes.append(Message("no step here has free time, or it is not known"))
     every = float(rows["free_ns"].sum())
     unknown = float(rows.filter(cause="unknown")["free_ns"].sum())
     if every and unknown:
@@ -253,7 +263,6 @@ def host_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
                 share=percent(unknown / every),
             )
         )
-    pace = host_pace(con, scope).drop_nulls(["pace_ns", "step"])
     if pace.height:
         slowest = pace.sort("pace_ns", "rank", "step", descending=[True, False, False])
         row = slowest.row(0, named=True)

@@ -19,6 +19,7 @@ from npuscope.messages import Message
 
 from ..memo import memoize
 from ..metric import sql_text
+from ..notes import of_each_capture
 from ..scope import ALL, JOB, RANK, Scope
 from ..views import frame, select
 from ..wording import numbers, ranks_named
@@ -204,7 +205,8 @@ def memory_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str
     clause, values = scope.where(RANK)
     rows = frame(
         con,
-        "select rank, bool_or(list_contains(left_out_tables, 'memory')) as curve_left_out,"
+        "select run, capture, rank,"
+        " bool_or(list_contains(left_out_tables, 'memory')) as curve_left_out,"
         " bool_or(list_contains(left_out_tables, 'operator_memory')) as blocks_left_out,"
         " bool_or((run, capture, rank) in (select (run, capture, rank) from memory_summary))"
         " as has_curve,"
@@ -212,7 +214,12 @@ def memory_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str
         f" as has_blocks from ranks {clause} group by run, capture, rank order by rank",
         values,
     )
-    return [*_without_curve(rows), *_without_blocks(rows)]
+
+    def sentences(here: Scope) -> list[str]:
+        ranks = rows.filter(**here.values(JOB))
+        return [*_without_curve(ranks), *_without_blocks(ranks)]
+
+    return of_each_capture(con, scope, sentences)
 
 
 def no_such_rank(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str | None:

@@ -90,7 +90,7 @@ def _with_limits(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
 #   flops_ratio         double   FLOPs over time, of the peak in this dtype
 #   aic_mac_ratio       double   time in which cube cores multiplied, of the duration, by the PMU
 #   aiv_vec_ratio       double   time in which vector cores computed, of the duration, by the PMU
-#   roofline_ns         double   what one takes at the roofline; NULL: peak or bandwidth unknown
+#   roofline_ns         double   what one takes at the least by the limits known; NULL: by none
 #   headroom_low_ns     double   low end of what a step's kernels take too long; NULL: nothing tells
 #   headroom_high_ns    double   high end
 #   basis               varchar  what tells it: capture, reference, roofline

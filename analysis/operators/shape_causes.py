@@ -311,14 +311,20 @@ _CLOCKS = """
         select run, capture, rank,
             1000 * sum(cube_cycles_count) / nullif(sum(cube_core_time_ns), 0) as mhz
         from shape_summary where core in ('AI_CORE', 'MIX_AIC') group by all
+    ),
+    _counter as (
+        select run, capture, rank, max(value) as highest_mhz
+        from counters where name = 'AI Core Freq' and series = 'MHz' and value > 0 group by all
     )
-    select rank, coalesce(mhz, ai_core_frequency_mhz) as mhz
-    from ranks left join _cycles using (run, capture, rank) where run = ? and capture = ?"""
+    select rank, coalesce(mhz, highest_mhz, ai_core_frequency_mhz) as mhz
+    from ranks left join _cycles using (run, capture, rank)
+    left join _counter using (run, capture, rank) where run = ? and capture = ?"""
 
 
 def clocks(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFrame:
     """Clock of the AI cores of each rank while kernels ran: rank, mhz (from cycles over time, else
-    as recorded), full_mhz (the highest here, or the chip's)."""
+    the highest recorded, as it is low between kernels), full_mhz (the highest here, or the
+    chip's)."""
     open_views(con, ["shapes"])
     readings = frame(con, _CLOCKS, [run, capture]).drop_nulls("mhz").filter(pl.col("mhz") > 0)
     nominal = [one.mhz for (a, b, _), one in peaks(con).items() if (a, b) == (run, capture)]

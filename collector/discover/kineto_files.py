@@ -21,7 +21,7 @@ from npuscope.messages import Message
 
 from ..model import RankSource, SourceFile
 from ..readers.kineto import gpu_comm
-from ..readers.kineto.head import parse_head, read_beginning, window_ns
+from ..readers.kineto.head import read_beginning, read_head, window_ns
 from ..small_files import decompress, open_regular
 from .identity import Identity
 
@@ -74,7 +74,7 @@ def _says_kineto(path: Path) -> bool:
     with open_regular(path) as raw:
         stream = decompress(raw)
         try:
-            return parse_head(stream.read(_HEAD_BYTES)).is_kineto
+            return read_head(str(path), stream.read(_HEAD_BYTES)).is_kineto
         except (EOFError, zlib.error, gzip.BadGzipFile):
             return False
 
@@ -82,7 +82,7 @@ def _says_kineto(path: Path) -> bool:
 def identify(path: str) -> Identity:
     """Rank, host and window of a trace. Raises OSError."""
     beginning = read_beginning(path)
-    head = parse_head(beginning)
+    head = read_head(path, beginning)
     start_ns, end_ns = window_ns(path, beginning, head)
     name = Path(path).name
     worker = _WORKER.fullmatch(name)

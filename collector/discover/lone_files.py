@@ -17,7 +17,7 @@ from npuscope.errors import TraceNotFound
 
 from ..model import Framework, Role, SourceFile
 from ..readers.delimited_text import normal
-from ..readers.kineto.head import parse_head
+from ..readers.kineto.head import read_head
 from ..small_files import decompress, open_regular
 from .database_facts import ask
 
@@ -127,7 +127,7 @@ def _kind(path: Path, head: bytes) -> tuple[Framework, Role] | None:
     first = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not first.startswith((b"{", b"[")):
         return _of_table(first)
-    if parse_head(head).is_kineto:
+    if read_head(str(path), head).is_kineto:
         return "kineto", "kineto"
     if _COMM_TIME.search(head):
         return "msprof_analyze", "cluster_output"

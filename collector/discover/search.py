@@ -37,7 +37,7 @@ from .identity import Identity, identify
 from .msprof_layout import names_in
 from .numbering import with_ranks
 from .roles import EXPORTS, role_of
-from .unread_files import ARCHIVE
+from .unread_files import ARCHIVE, what_to_do
 
 OUTPUT_FOLDER = "ASCEND_PROFILER_OUTPUT"
 
@@ -47,6 +47,7 @@ _PACKED_PROFILE = re.compile(r".*_ascend_(pt|ms)\.|PROF_[^.]+\.")
 # Dumped arguments, hidden folders: never a profile's export. Raw data and logs lie inside profile
 # folders, which are not searched further.
 _SKIP = re.compile(r".*_op_arg|\..*")
+_IS_INFO = re.compile(r"profiler_info(_\d+)?\.json").fullmatch
 _RANK_DB = re.compile(r"_profiler_(\d{1,9})\.db$")
 _KERNEL_TABLE = re.compile(r"kernel_details(_\d{1,9})?\.csv$")
 # Folders looked into at once: on network storage each look is a chain of waits.
@@ -130,10 +131,8 @@ def search(path: Path) -> Findings:
                 profiles += findings
                 problems += unusable
     if not profiles and not problems:
-        if packed := next((name for name in names_in(path) if ARCHIVE.fullmatch(name)), None):
-            raise TraceNotFound(
-                f"{path}: no profile here or below, but {packed}: unpack it, then give the folder"
-            )
+        if told := what_to_do(path):
+            raise TraceNotFound(f"{path}: no profile here or below, but {told}")
         raise TraceNotFound(
             f"{path}: no *_ascend_pt, *_ascend_ms, PROF_* folder or Kineto trace here or below: "
             "was analyse() run, and is this the folder the profiler wrote to?"
@@ -336,8 +335,12 @@ def _framework(folder: Path, names: list[str]) -> Framework | None:
         return "mindspore" if marked[1] == "ms" else "pytorch"
     if _PROF_FOLDER.fullmatch(folder.name):
         return "msprof"
-    if OUTPUT_FOLDER in names:
-        return _framework_of_names(names_in(folder / OUTPUT_FOLDER) + names)
+    # Renamed, analysed or with raw data alone.
+    if OUTPUT_FOLDER in names or ("FRAMEWORK" in names and any(map(_IS_INFO, names))):
+        inner = (
+            name for place in (OUTPUT_FOLDER, "FRAMEWORK") for name in names_in(folder / place)
+        )
+        return _framework_of_names([*inner, *names])
     if msprof_layout.is_prof(folder, names):  # renamed
         return "msprof"
     roles = {role for name in names if (role := role_of(name))}
@@ -484,4 +487,5 @@ def _nothing_exported(folder: Path, framework: Framework) -> str:
     if (folder / OUTPUT_FOLDER).is_dir():
         state = "holds no file of a profiler" if names_in(folder / OUTPUT_FOLDER) else "is empty"
         return f"{OUTPUT_FOLDER} {state}: analysis failed or was stopped; run analyse() again"
-    return "raw data only: run torch_npu.profiler.profiler.analyse(<this folder>) first"
+    owner = "mindspore" if framework == "mindspore" else "torch_npu"
+    return f"raw data only: run {owner}.profiler.profiler.analyse(<this folder>) first"

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ..model import storable
 from ..store.manifest import MARKER
+from .msprof_layout import names_in
 from .roles import role_of
 
 _ENTRIES_AT_MOST = 500_000
@@ -29,6 +30,10 @@ _FROM_EVENTS = "not needed: the same figures are computed from single events"
 _NOT_YET = "known, but not read by this version"
 _BY_OPTION = "read where their folder is given: ingest with --expert-load DIR"
 
+# MindSpeed-RL's counts; MindIE's sums, its choices of single tokens, and its copies.
+_OTHER_COUNTS = (
+    r"token_collects_all\.json|(prefill|decode)_(info|topk_\d+)\.csv|(prefill|decode).*_bak\.csv"
+)
 # Names of folders in one file.
 ARCHIVE = re.compile(r".*\.(zip|7z|rar|tar|tgz|tar\.\w+)", re.I)
 # What a folder's name says, with its parent's: then nothing inside it is looked at.
@@ -50,6 +55,7 @@ _FILES: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
         (r"operator_details.*\.csv", "", "not needed: the timeline has its operators with times"),
         (r"(l2_cache|soc_pmu|data_preprocess|aicpu|fusion_op|static_op_mem).*\.csv", "", _NOT_YET),
         (r"(nic|roce|hccs|pcie|llc|ddr|hbm|sys_mem|host|npu_mem).*\.csv", "", _NOT_YET),
+        (_OTHER_COUNTS, "", _NOT_YET),
         (r"(prefill|decode)_.*\.csv", "decode_*.csv, prefill_*.csv",
          f"expert loads: {_BY_OPTION}"),
         (r"rank_?\d+(\.\d+)?\.jsonl", "rank*.jsonl", f"expert loads: {_BY_OPTION}"),
@@ -70,6 +76,33 @@ _FILES: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
         (r"truth\.json", "", "ground truth of a generated sample"),
     )
 )  # fmt: skip
+
+
+# Names of files from which no profile is read, and what whoever gave them can do.
+_INSTEAD: tuple[tuple[re.Pattern[str], str], ...] = (
+    (
+        re.compile(rf"{ARCHIVE.pattern}|.+\.(json|csv|db)\.(zst|xz|bz2)", re.I),
+        "{name}: unpack it, then give the folder",
+    ),
+    (
+        re.compile(_OTHER_COUNTS),
+        "{name}: tokens per expert in a form that is not read: `npuscope experts` reads"
+        " rank<N>.jsonl of a training hook, decode_<N>.csv and prefill_<N>.csv of MindIE",
+    ),
+    (
+        re.compile(r"(ascend_timeline_display|step_trace_raw|aicore_intermediate|hccl_raw)_.*"),
+        "{name}, of an older MindSpore's profiler, which is not read: give the PROF_* folder that"
+        " it analysed, after `msprof --export=on --output=PROF_...`",
+    ),
+    (
+        re.compile(
+            r"(?i).*(trace_view|kernel_details|op_summary|step_trace).*\.(json|csv)"
+            r"|.*(profiler|rank).*\.db"
+        ),
+        "{name}: give each rank's files the names that the profiler gave them, in a folder of its"
+        " own; or give one file alone",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +137,15 @@ def unread(path: Path, sources: Iterable[str], problems: Iterable[str] = ()) -> 
             UnreadFile(what, why, len(entries), total, min(entry for entry, _ in entries))
         )
     return sorted(entries_here, key=lambda one: (one.why, one.what))
+
+
+def what_to_do(folder: Path) -> str | None:
+    """What is to be done with what lies in a folder without a profile; None if nobody knows."""
+    names = names_in(folder)
+    for pattern, text in _INSTEAD:
+        if name := next(filter(pattern.fullmatch, names), None):
+            return text.format(name=name)
+    return None
 
 
 def _real(place: str) -> str:

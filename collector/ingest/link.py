@@ -75,7 +75,8 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
         outside = "and t.op_id not in (select op_id from _outside_ops)"
     _assign_steps(con, "kernels")
     _assign_steps(con, "comm_ops", outside)
-    if source.framework == "msprof":
+    stepless = (f"exists(from {t} where step is null)" for t in _STEPPED)
+    if scalar(con, f"select {' or '.join(stepless)}"):  # as msprof tells them, in whatever folder
         run(con, statements["measured_steps"])
     _describe(con, source, log)
     traces = [table for table in ("comm_tasks", "comm_times") if not is_empty(con, table)]
@@ -92,7 +93,8 @@ _PLACES = {
     "kernels": "device_id, stream_id, task_id, context_id, name, start_ns, dur_ns",
     "comm_ops": "device_id, stream_id, group_hash, name, start_ns, dur_ns",
 }
-# What HCCL measured, and what a row must know for an equal one to be the same.
+# What HCCL measured; what a row of it must know for an equal one to be the same.
+_STEPPED = ("comm_times", "comm_links", "comm_matrix")
 _MEASURES = {"comm_times": "start_ns", "comm_matrix": "size_bytes"}
 
 

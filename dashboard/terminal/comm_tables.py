@@ -194,8 +194,22 @@ def _link_columns() -> list[Column]:
 def matrix_table(
     frame: pl.DataFrame, pairs: pl.DataFrame, top: int | None = None
 ) -> RenderableType:
-    """Rows of `volume.mean_pairs`: from rank to rank as a square where it fits, then pairs. Rows of
-    `rank_matrix` tell whether there are steps that they are the mean of."""
+    """Rows of `volume.mean_pairs`, of each capture: from rank to rank as a square where it fits,
+    then pairs. Rows of `rank_matrix` tell whether there are steps that they are the mean of."""
+    captures = frame.partition_by("run", "capture", maintain_order=True)
+    if len(captures) > 1:
+        parts: list[RenderableType] = []
+        for rows in captures:
+            run, capture = rows.row(0)[:2]
+            here = pairs.filter(run=run, capture=capture)
+            parts += [*_matrix_parts(rows, here, top, f", {run} {capture}"), ""]
+        return Group(*parts[:-1])
+    return Group(*_matrix_parts(frame, pairs, top, ""))
+
+
+def _matrix_parts(
+    frame: pl.DataFrame, pairs: pl.DataFrame, top: int | None, capture: str
+) -> list[RenderableType]:
     of = "whole capture" if frame["step"].null_count() == frame.height else "per step"
     columns = [
         Column("kind", "kind"),
@@ -214,11 +228,10 @@ def matrix_table(
         if pairs.height > pairs_here.height
         else None
     )
-    table = FittedTable(
-        columns, pairs_here.to_dicts(), f"Pairs of ranks that exchange most ({of})", caption
-    )
-    square = _square(pairs, of)
-    return table if square is None else Group(square, "", table)
+    title = f"Pairs of ranks that exchange most{capture} ({of})"
+    table = FittedTable(columns, pairs_here.to_dicts(), title, caption)
+    square = _square(pairs, of, capture)
+    return [table] if square is None else [square, "", table]
 
 
 def _ends(frame: pl.DataFrame) -> list[Column]:
@@ -229,7 +242,7 @@ def _ends(frame: pl.DataFrame) -> list[Column]:
     return ends
 
 
-def _square(pairs: pl.DataFrame, of: str) -> FittedTable | None:
+def _square(pairs: pl.DataFrame, of: str, capture: str) -> FittedTable | None:
     whole = pairs.drop_nulls(["src_rank", "dst_rank"])
     ranks = sorted({*whole["src_rank"], *whole["dst_rank"]})
     if len(ranks) < 2 or len(ranks) > _MOST_RANKS:
@@ -242,7 +255,8 @@ def _square(pairs: pl.DataFrame, of: str) -> FittedTable | None:
         Column("from \\ to", "from", plain),
         *(Column(str(rank), str(rank), _whole_megabytes) for rank in ranks),
     ]
-    return FittedTable(columns, rows, f"MB from rank to rank ({of}, all kinds and links)")
+    title = f"MB from rank to rank{capture} ({of}, all kinds and links)"
+    return FittedTable(columns, rows, title)
 
 
 def _whole_megabytes(value: float | None) -> str:

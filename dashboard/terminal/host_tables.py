@@ -49,7 +49,8 @@ def table_of(key: str, frame: pl.DataFrame, *, left_out: int = 0) -> FittedTable
         return FittedTable(_pace(frame), frame.to_dicts(), title, caption)
     if key == "lead":
         columns = [
-            Column("at ns", "at_ns", plain), Column("launches", "launch_count", number),
+            Column("rank", "rank", plain), Column("at ns", "at_ns", plain),
+            Column("launches", "launch_count", number),
             Column("median lead us", "lead_ns", us), Column("least lead us", "least_ns", us),
         ]  # fmt: skip
         return FittedTable(columns, frame.to_dicts(), title, caption)

@@ -197,6 +197,18 @@ def source_of(
     return Source(place, store, run, jobs, parse_size(memory) if memory else None)
 
 
+def largest(frame: pl.DataFrame, most: int | None, by: str | None = None) -> pl.DataFrame:
+    """Of each capture the first `most` rows, or the largest by a column; None: all."""
+    import polars as pl
+
+    if most is None:
+        return frame
+    place = pl.int_range(1, pl.len() + 1)
+    if by is not None:
+        place = pl.col(by).fill_null(-1).rank("ordinal", descending=True)
+    return frame.filter(place.over("run", "capture") <= most)
+
+
 def notes_of(data: OpenTables, scope: Scope) -> list[str]:
     """What to know beside the figures of a scope: limits of the capture, reading losses."""
     from npuscope.analysis import query

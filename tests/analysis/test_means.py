@@ -212,6 +212,15 @@ def test_pairs_of_ranks_are_of_a_mean_step() -> None:
     sent = {row["src_rank"]: row["size_bytes"] for row in mean_pairs(con).to_dicts()}
     assert sent == {0: 18e6, 1: 6e6, 7: 2e6}
 
+    # Of another capture: a mean step of its own, not one more step of the first.
+    fill(con, "comm_matrix", [
+        {"capture": "later", "rank": 0, "variant": "total", "op_type": "send", "link": "HCCS",
+         "src_rank": 0, "dst_rank": 1, "size_bytes": 6e6, "time_ns": 1e6}
+    ])  # fmt: skip
+    pairs = mean_pairs(con).to_dicts()
+    sent = {(row["capture"], row["src_rank"]): row["size_bytes"] for row in pairs}
+    assert sent == {("c", 0): 18e6, ("c", 1): 6e6, ("c", 7): 2e6, ("later", 0): 6e6}
+
 
 @pytest.mark.parametrize("measured", ["times", "nothing ran"])
 def test_a_step_that_moved_nothing_over_a_link_counts_as_nothing(measured: str) -> None:

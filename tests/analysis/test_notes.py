@@ -137,6 +137,20 @@ def test_several_captures_are_named() -> None:
     said = "rank 1 of 2 missing: figures across ranks cover the others only."
     assert query.notes(con) == [f"job, a: {said}", f"job, b: {said}"]
     assert query.notes(con, Scope(capture="b")) == [said]
+    # Rank 1 of the same steps at another time: the clock of its host may be off.
+    for step, rank, count in ((2, 1, 3), (1, 0, 3), (1, 1, 6)):
+        fill(con, "ranks", [{"capture": "c", "rank": rank, "world_size": 2}])
+        fill(con, "kernels", [kernel(0, 10, step, rank=rank, capture="c")])
+        assert len(query.notes(con)) == count
+        if count == 3:
+            con.execute("delete from ranks where capture = 'c'")
+            con.execute("delete from kernels where capture = 'c'")
+    assert query.notes(con, Scope(capture="a")) == [
+        said,
+        "rank 1 of the same steps stand in capture c, of another time. If they ran together, the"
+        " clocks of their hosts differ by more than the recording lasts, and nothing is compared"
+        " across them: set the clocks, and record again.",
+    ]
 
 
 def test_long_lists_are_cut() -> None:

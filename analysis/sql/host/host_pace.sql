@@ -2,11 +2,11 @@
 --
 -- Launches of kernels and operations, in the step in whose window the host's call starts. Lead: from a launch to the
 -- start of what it launched; where the device is free it is the latency of a launch alone, as a rule that of the lowest
--- tenth. Queue: launched and not yet started, as a launch finds it. Pace: from the first to the
--- last launch without calls that wait for the device and without calls that a full queue blocked, over launches; what
--- one starts (a kernel, or all of a graph) must take as long on average for this host to keep up. A call is blocked for
--- what it takes beyond ten times the step's median while at least 1,000 tasks stand in the queue it puts one into: that
--- of the framework, or of the device.
+-- tenth. Queue: launched and not yet started, as a launch finds it. Pace: from the first to the last launch without
+-- calls that wait for the device (to synchronise, or to copy) and without calls that a full queue blocked, over
+-- launches; what one starts (a kernel, or all of a graph) must take as long on average for this host to keep up. A call
+-- is blocked for what it takes beyond ten times the step's median while at least 1,000 tasks stand in the queue it puts
+-- one into: that of the framework, or of the device.
 --
 -- title: Pace of the host
 -- meaning: Lead of the host over the device, its queue, and its time for a launch.
@@ -78,7 +78,8 @@ _paces as (
 -- What each adds to the time in calls of its kind and of both: several threads may wait, or be blocked, at once.
 _holders as (
     select run, capture, rank, true as is_wait, start_ns, start_ns + dur_ns as end_ns
-    from host_ops where kind = 'api' and name ilike 'aclrtSynchronize%' and dur_ns > 0
+    from host_ops
+    where kind = 'api' and (name ilike 'aclrtSynchronize%' or name = 'aclrtMemcpy') and dur_ns > 0
     union all
     select run, capture, rank, false, at_ns + cast(10 * usual_ns as bigint), until_ns
     from _usual where depth >= 1000 and until_ns - at_ns > 10 * usual_ns

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _EDGE_BYTES = 1 << 16
 _MOST_BYTES = 16 << 20  # groups of ten thousand ranks are listed there
 _EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:')
+_EVENTS_FIRST = re.compile(rb'\s*\{\s*"traceEvents"\s*:')
+_BEHIND_BYTES = 1 << 20
 _MARKS = (b'"deviceProperties"', b'"distributedInfo"', b'"traceEvents"')
 _OPTIONS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 _WRITTEN_AT = re.compile(r"\.(\d{19})\.pt\.trace\.json(?:\.gz)?$", re.A)
@@ -64,6 +66,15 @@ class KinetoHead:
     options: Mapping[str, Option] = field(default_factory=dict)
 
 
+def read_head(path: str, beginning: bytes) -> KinetoHead:
+    """The head of a trace that begins so. Programs that write traces anew may put events first:
+    then the keys behind them tell, but for a packed file. Raises OSError."""
+    if _EVENTS_FIRST.match(beginning) and not path.endswith(".gz"):
+        behind = _EVENTS.split(_ending(path, _BEHIND_BYTES))[-1]
+        return parse_head(behind + b'"traceEvents":')
+    return parse_head(beginning)
+
+
 def parse_head(beginning: bytes) -> KinetoHead:
     """The head of a trace's beginning."""
     match = _EVENTS.search(beginning)
@@ -74,7 +85,7 @@ def parse_head(beginning: bytes) -> KinetoHead:
         info = _decode(info, 0)
     info = info if isinstance(info, dict) else {}
     base = _value(content, "baseTimeNanoseconds")
-    devices = _value(content, "deviceProperties")
+    devices = _value(content, "deviceProperties") or _value(content, "computeProperties")  # < 1.11
     return KinetoHead(
         is_kineto=b'"schemaVersion"' in head and any(mark in head for mark in _MARKS),
         base_ns=int(base) if isinstance(base, (int, str)) and _is_base(base) else 0,
@@ -228,8 +239,8 @@ def read_beginning(path: str) -> bytes:
     return data
 
 
-def _ending(path: str) -> bytes:
+def _ending(path: str, most_bytes: int = _EDGE_BYTES) -> bytes:
     with open_regular(path) as file:
         size = file.seek(0, 2)
-        file.seek(max(0, size - _EDGE_BYTES))
+        file.seek(max(0, size - most_bytes))
         return file.read()

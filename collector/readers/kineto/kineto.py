@@ -22,7 +22,7 @@ from ...staging import insert_row, insert_rows, scalar
 from ..chrome_trace.staged_views import event_views, keep_rows
 from ..metadata.profiler_metadata import SIZE_KINDS, ProcessGroup, group_rows, rank_columns
 from .gpu_comm import RULE, collective_rows, data_type_rows, kernel_rows, parse_comm_kernels
-from .head import KinetoHead, job_metadata, parse_head, read_beginning
+from .head import KinetoHead, job_metadata, read_beginning, read_head
 from .kineto_columns import KinetoForm
 
 _TABLES = ("kernels", "comm_ops", "launches", "steps", "marks", "host_ops", "memory", "counters")
@@ -43,7 +43,7 @@ def read(
     Raises TraceFormatError if the trace cannot be read.
     """
     path = source.paths("kineto")[0]
-    head = parse_head(read_beginning(path))
+    head = read_head(path, read_beginning(path))
     log.options = dict(head.options) or None
     log.rules["kineto.clock"] = "baseTimeNanoseconds" if head.base_ns else "as the events have it"
     if source.selection.light or tables <= _HEAD:
@@ -70,6 +70,14 @@ def _derive(con: duckdb.DuckDBPyConnection, log: ReadLog, tables: frozenset[str]
             con.execute(sql[table])
     if "comm_ops" in tables and scalar(con, "select count(*) from comm_ops"):
         log.rules["comm_ops"] = "kernels of communication libraries"
+        untold = scalar(con, sql["untold"])
+        if untold:
+            log.warn(
+                "trace: {untold} kernels called SendRecv are taken as point to point, though"
+                " all-to-all has such kernels too: neither they nor an operator around their call"
+                " tell their collective",
+                untold=untold,
+            )
     elsewhere = con.execute(sql["elsewhere"]).fetchall()
     if elsewhere:
         log.warn(
@@ -91,7 +99,8 @@ def _name(con: duckdb.DuckDBPyConnection, source: RankSource, groups: list[Proce
     own = parse_comm_kernels(dict(source.rules).get(RULE, ""))
     kernels = _texts(con, "select distinct name from _kineto_device where category = 'kernel'")
     keep_rows(con, "_kineto_comm_kernel", kernel_rows(kernels, own))
-    keep_rows(con, "_kineto_collective", collective_rows(_distinct(con, "collective")))
+    collectives = {*_distinct(con, "collective"), *_texts(con, _AROUND)}
+    keep_rows(con, "_kineto_collective", collective_rows(collectives))
     keep_rows(con, "_kineto_data_type", data_type_rows(_distinct(con, "data_type")))
     hashes = {
         "group_name": pa.array([group.name for group in groups], pa.string()),
@@ -186,6 +195,12 @@ def _ambiguous(groups: tuple[ProcessGroup, ...]) -> Iterator[str]:
 _DEVICE = """
     select device_id from (select device_id from kernels union all select device_id from comm_ops)
     where device_id is not null group by device_id order by count(*) desc, device_id limit 1"""
+
+
+# Framework operators that issue collectives.
+_AROUND = """
+    select distinct name from _kineto_host
+    where kind = 'operator' and (name like 'c10d::%' or name like 'nccl:%')"""
 
 
 _WINDOW = """

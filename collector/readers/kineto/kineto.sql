@@ -48,13 +48,30 @@ from _kineto_api
 where correlation in (select correlation from _kineto_own)
 group by correlation;
 
+-- Before torch 2.2 a kernel does not tell its collective, and all-to-all's is called SendRecv as point to point's is:
+-- the operator around its call does (nccl:all_to_all inside of c10d::alltoall_base_).
+create or replace temp table _kineto_around as
+select c.correlation, max_by(h.op_type, h.start_ns) as op_type
+from (
+    select *, unnest(['c10d', 'nccl']) as family from _kineto_call where correlation in (
+        select d.correlation from _kineto_own d join _kineto_comm_kernel k on k.name = d.name
+        where d.collective is null and coalesce(k.op_type, 'batchSendRecv') = 'batchSendRecv')) c
+asof join (
+    select h.tid, left(h.name, 4) as family, h.start_ns, h.start_ns + h.dur_ns as end_ns, k.op_type
+    from _kineto_host h join _kineto_collective k on k.collective = h.name
+    where h.kind = 'operator' and k.op_type is not null) h
+    on h.tid = c.thread_id and h.family = c.family and h.start_ns <= c.start_ns
+where c.start_ns < h.end_ns
+group by c.correlation;
+
 -- name: kernels
 insert into kernels by name
 select t.device_id, t.stream_id, t.name, o.name as type,
     case t.category when 'copy' then 'MEMCPY' when 'fill' then 'MEMSET' end as core,
     t.category = 'kernel' as is_compute, t.start_ns, t.dur_ns, t.correlation as connection_id
 from _kineto_task t
-left join _kineto_operator o on t.category = 'kernel' and o.external_id = t.external_id
+left join _kineto_call c on t.external_id is null and c.correlation = t.correlation
+left join _kineto_operator o on t.category = 'kernel' and o.external_id = coalesce(t.external_id, c.external_id)
 where not t.is_comm;
 
 -- name: comm_ops
@@ -62,10 +79,12 @@ where not t.is_comm;
 -- are counted as HCCL does: what a rank contributes, or gets where that is less than what it gives.
 insert into comm_ops by name
 with facts as (
-    select d.*, coalesce(c.op_type, k.op_type) as op_type, k.algorithm, t.data_type as type_name, t.width_bytes
+    select d.*, k.algorithm, t.data_type as type_name, t.width_bytes,
+        coalesce(c.op_type, a.op_type, k.op_type) as op_type
     from _kineto_own d
     join _kineto_comm_kernel k on d.category = 'kernel' and k.name = d.name
     left join _kineto_collective c on c.collective = d.collective
+    left join _kineto_around a on a.correlation = d.correlation and coalesce(k.op_type, 'batchSendRecv') = 'batchSendRecv'
     left join _kineto_data_type t on t.dtype = d.data_type
 ), counts as (
     select *, case when op_type in ('reduceScatter', 'reduceScatterV', 'scatter', 'receive')
@@ -79,6 +98,12 @@ select try_cast(coalesce(c.device_id, c.pid) as integer) as device_id, coalesce(
     try_cast(c.group_size as integer) as group_size, c.correlation as connection_id
 from counts c
 left join _kineto_group g on g.group_name = c.group_name;
+
+-- name: untold
+select count(*) from _kineto_own d
+join _kineto_comm_kernel k on d.category = 'kernel' and k.name = d.name and k.op_type = 'batchSendRecv'
+where d.collective is null and not exists (
+    select 1 from _kineto_host h join _kineto_collective c on c.collective = h.name where h.kind = 'operator');
 
 -- name: launches
 insert into launches by name

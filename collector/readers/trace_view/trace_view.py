@@ -47,6 +47,8 @@ _TABLES = (
     "host_ops",
     "counters",
 )
+# What kernels of a table have of the timeline's tasks, where none has it of its own.
+_FROM_TIMELINE = {"connection_id": "kernel_connections", "stream_id": "kernel_streams"}
 # Of large tables, the columns of words that repeat, and what tells these words.
 _WORDS = {
     "host_ops": (("kind", "level", "name", "input_shapes", "input_dtypes", "module"), "host_words"),
@@ -122,8 +124,9 @@ def _derive(
             if table in tables:
                 log.rules["kernels"] = "trace hardware tasks"
             run(con, sql["kernel_places"])
-            if scalar(con, "select count(*) > 0 and count(connection_id) = 0 from kernels"):
-                run(con, sql["kernel_connections"])
+            for column, statement in _FROM_TIMELINE.items():
+                if scalar(con, f"select count(*) > 0 and count({column}) = 0 from kernels"):
+                    run(con, sql[statement])
         elif table == "steps" and table in tables and is_empty(con, "steps"):
             make_iterations(con)
             run(con, sql["iterations"].format(iteration=iteration_sql("o.name", "t.name")))

@@ -127,6 +127,20 @@ update kernels set connection_id = c.connection_id
 from _trace_kernel_connection c where c.kernel = kernels.rowid;
 drop table _trace_kernel_connection;
 
+-- name: kernel_streams
+-- Tables of Level0 tell neither streams nor tasks: the timeline does.
+create or replace temp table _trace_kernel_stream as
+select k.kernel, any_value(coalesce(t.stream_id, d.tid)) as stream_id, any_value(d.task_id) as task_id,
+    any_value(nullif(d.context_id, 4294967295)) as context_id, any_value(nullif(d.model_id, 4294967295)) as model_id
+from _trace_device d
+join _trace_kernel k on k.bucket = d.start_ns // 4 and k.name = d.name and abs(k.start_ns - d.start_ns) <= 2
+left join _trace_thread t on t.pid = d.pid and t.tid = d.tid
+group by k.kernel having count(distinct (d.pid, d.tid, d.task_id, d.context_id)) = 1;
+
+update kernels set stream_id = s.stream_id, task_id = s.task_id, context_id = s.context_id, model_id = s.model_id
+from _trace_kernel_stream s where s.kernel = kernels.rowid;
+drop table _trace_kernel_stream;
+
 -- name: device_tasks
 -- What else the device did. Parts of communication operations stand among its tasks, too: with the operation's
 -- connection, or at the time of a task on a plane.

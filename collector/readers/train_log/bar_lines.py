@@ -16,8 +16,9 @@ _LINE = (
     rf"^([^|]*?)\biteration:?\s+(\d{{1,18}})\s*/\s*\d{{1,18}}\s*\|"
     rf"((?:[^|:]+:\s*{_NUMBER}\s*\|)+)\s*$"
 )
-# A second step on the line, numbers in brackets of a name, colours, other letters.
-_NOT_PLAIN = r"iteration\s*:\s*\d+\s*\||\w\(|[^\t -~]"
+# A second step on the line or another name of it, numbers in brackets of a name, colours, other
+# letters.
+_NOT_PLAIN = r"iteration\s*:\s*\d+\s*\||global_step|\w\(|[^\t -~]"
 _TIME = r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?"
 _NAMES = (*COLUMNS, *MORE_COLUMNS)
 

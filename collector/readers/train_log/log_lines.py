@@ -5,6 +5,9 @@
     {'loss': 8.1, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.1}   Hugging Face's Trainer
     { Epoch:[  1/  2], step:[   10/ 500], loss: 8.1, per_step_time: 512ms   MindFormers
     step:3 - timing_s/gen:698.8 - timing_s/step:1268.4 - ...                verl
+    {"step": 3, "data": {"timing_s/gen": 698.8, ...}}                       verl's file logger
+    steps: 10 loss: 8.1 iter time (s): 1.234 samples/sec: 51.9              DeepSpeed's pipelines
+    Training epoch 0, iteration 9/99 | global_step: 9 | reduced_train_loss: 8.1 | ...   NeMo
     iteration: 3 / 100 | timing/rollout : 71.2 | timing/all : 120.1 |       MindSpeed-RL
 
 What stands before (times, `[rank0]:`, `(Worker pid=1)`, colours) does not matter, nor do fields
@@ -43,14 +46,19 @@ _COLUMNS: dict[str, tuple[str, float]] = {
     "wps": ("tokens_per_s", 1.0),  # torchtitan until 2024
     "tokens per gpu per second (tgs)": ("tokens_per_s", 1.0),  # Megatron-DeepSpeed
     "lm loss": ("loss", 1.0),
+    "reduced_train_loss": ("loss", 1.0),
     "loss": ("loss", 1.0),
     "grad norm": ("grad_norm", 1.0),
     "grad_norm": ("grad_norm", 1.0),
     "learning rate": ("learning_rate", 1.0),
     "learning_rate": ("learning_rate", 1.0),
     "lr": ("learning_rate", 1.0),
+    "lr(1e-3)": ("learning_rate", 1e3),
     "mfu": ("mfu_ratio", 1.0),
     "per_step_time": ("elapsed_s", 1e3),
+    "iter time (s)": ("elapsed_s", 1.0),
+    "time(s)": ("elapsed_s", 1.0),
+    "train_step_timing in s": ("elapsed_s", 1.0),
     "step_time": ("elapsed_s", 1.0),
     "step_time_s": ("elapsed_s", 1.0),
     "elapsed_s": ("elapsed_s", 1.0),
@@ -70,6 +78,7 @@ _COLUMNS: dict[str, tuple[str, float]] = {
     "mtp loss": ("mtp_1_loss", 1.0),
     "consumed tokens": ("consumed_tokens", 1.0),
     "global batch size": ("global_batch_size", 1.0),
+    "global_batch_size": ("global_batch_size", 1.0),
     "iteration time": ("elapsed_s", 1.0),
     "mem max allocated bytes": ("memory_bytes", 1.0),
     "loss_metrics/global_avg_loss": ("loss", 1.0),
@@ -151,8 +160,13 @@ _OPEN = re.compile(r"[\d.,eE+-]+$")
 _WHOLE_NUMBER = re.compile(rf"({_NUMBER})\s*(%?)")
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ITERATION = re.compile(r"\biteration(?::?\s+(\d{1,18})\s*/\s*\d{1,18}|:\s*(\d{1,18}))\s*\|")
-_STEP = re.compile(r"(?<![\w/.-])step\s*:\s*(\d{1,18})(?![\w.])")
-_PAIR = re.compile(rf"(?<![\w/.])([A-Za-z][\w/]*)\s*:\s*({_NUMBER}\s?%?)(?=[\s,;|]|$)")
+# Of several steps only DeepSpeed's pipelines speak so; others tell how many there are.
+_STEP = re.compile(r"(?<![\w/.-])step(?:s(?=: \d+ loss: ))?\s*:\s*(\d{1,18})(?![\w.])")
+_KEY = r"iter time \(s\)|[A-Za-z][\w/]*(?:\((?:s|1e-3)\))?"
+_PAIR = re.compile(rf"(?<![\w/.])({_KEY})\s*:\s*({_NUMBER}\s?%?)(?=[\s,;|]|$)")
+# A file logger's, which verl writes: keys are those of its lines.
+_DATA = re.compile(r'\{\s*"step"\s*:\s*(\d{1,18})\s*,\s*"data"\s*:\s*(\{[^{}]*\})\s*\}')
+_DATUM = re.compile(rf'"([A-Za-z][\w/]*)"\s*:\s*({_NUMBER})\s*(?=[,}}])')
 _RECORD = re.compile(r"\{[^{}]*['\"]loss['\"]\s*:[^{}]*\}")
 _MEMBER = re.compile(rf"['\"](\w+)['\"]\s*:\s*['\"]?({_NUMBER}\s?%?)['\"]?\s*(?=[,}}])")
 # Of Hugging Face's Trainer, of LLaMA-Factory, of ms-swift (`10/500`).
@@ -166,6 +180,7 @@ MINDFORMERS = re.compile(r"\bEpoch:\[\s*(\d+)/\s*\d+\],\s*step:\[\s*(\d+)/\s*(\d
 # In 2023 `loss:[8.1/8.2], time:512.3 ms`: the step's and the mean loss.
 _FORMERS_PAIR = re.compile(rf"(\w+):\s*\[?({_NUMBER})(?:/{_NUMBER})?\]?(?:ms|T)?(?=[,\s}}]|$)")
 _FORMERS_TIME = re.compile(r"\btime:(?=\s*[-+\d.,eE]+\s*ms\b)")
+_COUNT = re.compile(r"\d{1,18}", re.A)
 _WRAPPER = re.compile(r"\b(?:np\.|numpy\.|tensor)\w*\(([^()]*?)(?:,[^()]*)?\)")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?")
 _WORLD = re.compile(r"\busing world size: (\d{1,18})\b")
@@ -198,7 +213,9 @@ def parse(line: bytes, *, is_ended: bool = True) -> Iterator[LogEntry]:
             yield from _piped_fields(int(match[1] or match[2]), piped, text[: match.start()])
         return
     record = _RECORD.search(text) if "{" in text else None
-    if record:
+    if '"data"' in text and (data := _DATA.search(text)):
+        yield from _steps_of(int(data[1]), _DATUM.findall(data[2]), text[: data.start()])
+    elif record:
         yield from _record(record[0])
     elif "Epoch:[" in text and (epoch := MINDFORMERS.search(text)):
         # Steps begin again in each epoch.
@@ -206,9 +223,8 @@ def parse(line: bytes, *, is_ended: bool = True) -> Iterator[LogEntry]:
         pairs = _FORMERS_PAIR.findall(_FORMERS_TIME.sub("per_step_time:", epoch[4]))
         yield from _entries_of(number, pairs, text[: epoch.start()])
     elif step := _STEP.search(text):
-        pairs = [(key.lower(), value) for key, value in _PAIR.findall(text[step.end() :])]
-        if not {"loss", "timing_s/step", "timing_s/gen"}.isdisjoint(dict(pairs)):
-            yield from _entries_of(int(step[1]), pairs, text[: step.start()])
+        found = _PAIR.findall(text[step.end() :])
+        yield from _steps_of(int(step[1]), found, text[: step.start()])
 
 
 def _plain(line: bytes) -> str:
@@ -228,10 +244,20 @@ def arguments(line: bytes) -> Iterator[tuple[str, int]]:
 
 
 def _piped_fields(step: int, text: str, before: str) -> Iterator[LogEntry]:
-    """Fields that end with a bar: one that does not was cut off."""
-    pieces = (piece.rpartition(":") for piece in text.split("|")[:-1])
+    """Fields that end with a bar: one that does not was cut off. Those of 2019 have no colon."""
+    fields = (field.strip() for field in text.split("|")[:-1])
+    pieces = (field.rpartition(":" if ":" in field else " ") for field in fields)
     pairs = [(" ".join(key.split()).lower(), value.strip()) for key, _, value in pieces]
+    own = dict(pairs).get("global_step", "")  # NeMo's iterations begin again in each epoch
+    step = int(own) if _COUNT.fullmatch(own) else step
     yield from _entries_of(step, pairs, before, is_percent=True)
+
+
+def _steps_of(step: int, found: list[tuple[str, str]], before: str) -> Iterator[LogEntry]:
+    """Of a line of figures with their names, unless it tells of an evaluation alone."""
+    pairs = [(key.lower().removeprefix("train/"), value) for key, value in found]
+    if not {"loss", "timing_s/step", "timing_s/gen"}.isdisjoint(dict(pairs)):
+        yield from _entries_of(step, pairs, before)
 
 
 def _record(text: str) -> Iterator[LogEntry]:

@@ -45,7 +45,7 @@ def overview(con: duckdb.DuckDBPyConnection, facts: MemoryFacts, *, top: int) ->
         )
         parts += [components_table(main.head(top), title=several, zero_ns=zero_ns), Text()]
         parts += [spread_table(spread), Text()]
-        title = f"Rank {fullest[2]} by component"
+        title = f"Rank {_named(facts, fullest)} by component"
     own = _at(facts.components, fullest)
     parts += [components_table(own, title=title, zero_ns=zero_ns), Text()]
     for chart in charts(con, [fullest], facts):
@@ -80,15 +80,16 @@ def charts(
                 con, Scope(run, capture, rank), source=main["source"], component=main["component"]
             )
             device = pl.col("device_id").eq_missing(pl.lit(main["device_id"], pl.Int32))
-            title = f"Rank {rank}, {component_name(main)}"
+            title = f"Rank {_named(facts, place)}, {component_name(main)}"
             yield MemoryChart(title, curve.filter(device), zero_ns[place], steps)
 
 
 def growth_lines(facts: MemoryFacts) -> Iterator[str]:
     """What is to be said about growth, in sentences."""
     for row in facts.steady.head(_MOST_GROWTH).to_dicts():
+        place = row["run"], row["capture"], row["rank"]
         yield (
-            f"rank {row['rank']}, {component_name(row)}: grows steadily,"
+            f"rank {_named(facts, place)}, {component_name(row)}: grows steadily,"
             f" {change(row['growth_per_step_bytes'])} MiB per step over steps"
             f" {row['first_step']}-{row['last_step']},"
             f" {mebibytes(row['last_bytes'])} MiB at the end"
@@ -102,6 +103,13 @@ def growth_lines(facts: MemoryFacts) -> Iterator[str]:
         yield f"Growth: a trend needs five steps, recorded: {most}"
     elif facts.steady.is_empty():
         yield "Growth: none that is steady"
+
+
+def _named(facts: MemoryFacts, place: Place) -> str:
+    """The number of a rank, with its run and capture where there are several."""
+    run, capture, rank = place
+    several = facts.components.select("run", "capture").n_unique() > 1
+    return f"{rank} of {run} {capture}" if several else f"{rank}"
 
 
 def _at(frame: pl.DataFrame, place: Place) -> pl.DataFrame:

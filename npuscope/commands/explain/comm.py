@@ -182,7 +182,6 @@ def comm(
       npuscope comm ./profiles --by matrix --step 12      who sends how much to whom?
       npuscope comm ./profiles --by hierarchy --experts 256 --top-k 8
     """
-    from npuscope.analysis.doctor.limits import open_questions
     from npuscope.profile import compare_ranks
 
     view = _hierarchy(experts, top_k) if by == "hierarchy" else _VIEWS[by]()
@@ -195,23 +194,40 @@ def comm(
         if frame.is_empty():
             notes += _why_nothing(view, data.con, scope)
         else:
-            ranks_of = {rank for name in _RANKS if name in frame.columns for rank in frame[name]}
-            if None not in ranks_of:  # of places in groups nobody knows whose they are
-                notes += open_questions(data.con, scope, view.of, beside=ranks_of)
+            notes += _open_beside(view, frame, data.con, scope)
         means = frame if request.json or view.means is None else view.means(data.con, scope)
         request.answer(view.metric, frame, notes, lambda rows: view.table(rows, means, top))
+
+
+def _open_beside(
+    view: View, frame: pl.DataFrame, con: duckdb.DuckDBPyConnection, scope: Scope
+) -> list[str]:
+    """Sentences on ranks that have no row, and what would record it."""
+    from npuscope.analysis.doctor.limits import open_questions
+    from npuscope.analysis.notes import of_each_capture
+
+    def sentences(here: Scope) -> list[str]:
+        rows = frame.filter(run=here.run, capture=here.capture)
+        ranks_of = {rank for name in _RANKS if name in rows.columns for rank in rows[name]}
+        if None in ranks_of:  # of places in groups nobody knows whose they are
+            return []
+        return open_questions(con, here, view.of, beside=ranks_of)
+
+    return of_each_capture(con, scope, sentences)
 
 
 def _why_nothing(view: View, con: duckdb.DuckDBPyConnection, scope: Scope) -> list[str]:
     """Sentences: of all communication nothing was recorded, or what of it and what records it."""
     from npuscope.analysis import query
     from npuscope.analysis.doctor.limits import communicating, open_questions
+    from npuscope.analysis.notes import of_each_capture
     from npuscope.messages import Message
 
     if not communicating(con, scope):
         return ["no communication was recorded here: see `npuscope doctor`"]
     only_time = query.only_time_of_communication(con, scope)
-    reasons = [*([only_time] if only_time else []), *open_questions(con, scope, view.of)]
+    told = of_each_capture(con, scope, lambda here: open_questions(con, here, view.of))
+    reasons = [*([only_time] if only_time else []), *told]
     if reasons:
         return reasons
     if view.needs_traffic:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
-from npuscope.commands.command import Request, TopOrAll, command, notes_of
+from npuscope.commands.command import Request, TopOrAll, command, largest, notes_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -25,6 +25,7 @@ METRICS = {
     "step": "free_time", "episode": "host_episodes", "pace": "host_pace", "lead": "host_lead",
     "gain": "host_gains", "call": "host_calls", "placement": "host_placement",
 }  # fmt: skip
+_MEASURES = {"step": "free_ns", "call": "total_ns"}  # of rows in order of ranks and steps
 
 
 @command("run", "capture", "rank", "step")
@@ -52,9 +53,8 @@ def host(request: Request, by: By = "stage", *, top: TopOrAll = None) -> None:
         frame = _rows(data.con, scope, by)
         notes = notes_of(data, scope)
         notes += gain_notes(frame) if by == "gain" else host_notes(data.con, scope)
-        top_rows = frame if top is None else frame.head(top)
-        if not request.json and top is None:
-            top_rows = frame.head(_MOST)
+        most = _MOST if top is None and not request.json else top
+        top_rows = largest(frame, most, _MEASURES.get(by))
         request.answer(
             METRICS.get(by, "mean_free_time"), top_rows, notes,
             lambda rows: table_of(by, rows, left_out=frame.height - rows.height),

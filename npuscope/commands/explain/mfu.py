@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 import typer
 
 from npuscope.analysis.scope import Scope
-from npuscope.commands.command import Request, TopOrAll, command, notes_of
+from npuscope.commands.command import Request, TopOrAll, command, largest, notes_of
 from npuscope.commands.explain.model_options import (
     Again,
     Counting,
@@ -113,7 +113,7 @@ def mfu(
             request.answer("mfu_kernels", kernels, notes, tables.roofline_table)
         elif by == "step":
             rows = figures.rows.select(column_names("mfu"))
-            rows = rows if top is None else rows.head(top)
+            rows = largest(rows, top, "step_ns")
             table = partial(tables.mfu_table, conventions=figures.conventions)
             request.answer("mfu", rows, notes, table)
         else:

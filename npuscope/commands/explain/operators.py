@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
-from npuscope.commands.command import Request, TopOrAll, command, notes_of
+from npuscope.commands.command import Request, TopOrAll, command, largest, notes_of
 from npuscope.console import say
 from npuscope.errors import TraceNotFound, UsageError
 
@@ -64,7 +64,7 @@ def operators(
         notes = notes_of(data, scope)
         notes += headroom.headroom_notes(frame, of=by)
         most = _MOST if top is None and not request.json else top
-        top_rows = frame if most is None else frame.head(most)
+        top_rows = largest(frame, most, "total_ns" if by == "step" else None)
         request.answer(
             _METRICS[by], top_rows, notes,
             lambda rows: table_of(by, rows, left_out=frame.height - rows.height),

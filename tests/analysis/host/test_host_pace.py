@@ -40,8 +40,8 @@ def test_the_pace_leaves_out_every_nanosecond_of_waiting_once() -> None:
     syncs = [(a, a + chance.randrange(1, 900)) for a in chance.choices(range(5000, 13_000), k=12)]
     fill(con, "host_ops", [
         *({"kind": "enqueue", "start_ns": a, "dur_ns": b - a} for a, b in queues["framework"]),
-        *({"kind": "api", "name": "aclrtSynchronizeStream", "start_ns": a, "dur_ns": b - a}
-          for a, b in syncs),
+        *({"kind": "api", "name": ("aclrtSynchronizeStream", "aclrtMemcpy")[a % 2], "start_ns": a,
+           "dur_ns": b - a} for a, b in syncs),
     ])  # fmt: skip
 
     first, last = queues["device"][0][0], queues["device"][-1][0]

@@ -41,7 +41,7 @@ def wise(type_: str, rows: int, dur_ns: int, **more: object) -> Row:
 
 
 def causes(
-    *kernels: Row, launches: tuple[Row, ...] = (), **rank: object
+    *kernels: Row, launches: tuple[Row, ...] = (), mhz: tuple[int, ...] = (), **rank: object
 ) -> dict[str, dict[str, Any]]:
     """By cause the row of the metric, with its evidence as `rows`; kernels one after the other."""
     con: duckdb.DuckDBPyConnection = connect()
@@ -53,6 +53,7 @@ def causes(
         at += int(str(one["dur_ns"])) + 500
     fill(con, "kernels", rows)
     fill(con, "launches", launches)
+    fill(con, "counters", [{"name": "AI Core Freq", "series": "MHz", "value": one} for one in mhz])
     summed, evidence = causes_of(con)
     assert {*summed["cause"]} == {*CAUSE_WORDS}
     return {
@@ -211,6 +212,11 @@ def test_what_no_kernel_tells_is_not_known() -> None:
     for cause in ("ai_cpu", "layout", "clock"):
         assert found[cause]["headroom_ns"] is None
         assert found[cause]["reason"] == "the cores of kernels were not recorded"
+    # A clock without cycles is that of the counter of a timeline: low before the first kernel.
+    timed = wise("Gelu", 64, 5_000)
+    assert causes(timed)["clock"]["reason"] == "no frequency and no cycles were recorded"
+    told = [causes(timed, mhz=mhz)["clock"]["headroom_ns"] for mhz in ((800, 1800), (800, 900))]
+    assert told == [0, 2_500]
 
 
 def test_lists_of_tensors_are_handed_on_though_their_results_are_flat() -> None:

@@ -13,6 +13,9 @@ from tests.cli.command import Run
 def test_rows_by_step_add_up_to_the_free_time_of_steps(run: Run, sample_store: Path) -> None:
     steps = run("steps", sample_store, "--json").rows
     free = run("host", sample_store, "--by", "step", "--top", "100000", "--json").rows
+    largest = run("host", sample_store, "--by", "step", "--top", "3", "--json").rows
+    lengths = sorted((row["free_ns"] for row in free), reverse=True)
+    assert sorted((row["free_ns"] for row in largest), reverse=True) == lengths[:3]
     assert {(row["rank"], row["step"]): row["free_ns"] for row in steps} == {
         key: sum(row["free_ns"] for row in free if (row["rank"], row["step"]) == key)
         for key in {(row["rank"], row["step"]) for row in steps}

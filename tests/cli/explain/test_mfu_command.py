@@ -67,6 +67,8 @@ def test_tables(run: Run, profile: Path) -> None:
     assert code == 0 and "--tokens-per-step N" in err
     code, out, _ = run("mfu", profile, "--by", "kernel", "--rank", 0, "--step", 12, "--top", 3)
     assert code == 0 and "MatMulV3" in out and out.count("bf16") == 3
+    every, most = (run("mfu", profile, "--top", top, "--json").rows for top in (1000, 1))
+    assert [row["step_ns"] for row in most] == [max(row["step_ns"] for row in every)]
     _, out, _ = run("mfu", profile, "--by", "kernel", "--peak", "hbm=1.6T", "--json")
     told = json.loads(out)
     assert told["metric"] == "mfu_kernels"

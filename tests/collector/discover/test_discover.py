@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -158,7 +159,17 @@ def test_raw_data_says_what_to_do(tmp_path: Path) -> None:
     found = discover(tmp_path)
 
     assert not found.ranks
-    assert "analyse" in found.problems[0].message
+    assert "torch_npu.profiler.profiler.analyse" in found.problems[0].message
+    # Renamed, it is known by what is in it, and whose it is.
+    for name, owner in (("torch.op_range", "torch_npu"), ("mindspore.op_range", "mindspore")):
+        raw = tmp_path / owner / "monday"
+        (raw / "FRAMEWORK").mkdir(parents=True)
+        (raw / "FRAMEWORK" / name).touch()
+        (raw / "profiler_info_0.json").write_text("{}")
+        (raw / "PROF_000001_20250101000000000_ABC" / "host").mkdir(parents=True)
+        (problem,) = discover(tmp_path / owner).problems
+        assert (problem.path, f"run {owner}.profiler" in problem.message) == (str(raw), True)
+        shutil.rmtree(tmp_path / owner)
     # Two sessions of msprof in it, exported one after the other, both count.
     for number in (1, 2):
         output = tmp_path / f"a_ascend_pt/PROF_00000{number}_2025_ABC/mindstudio_profiler_output"
@@ -209,6 +220,19 @@ def test_nothing_there(tmp_path: Path) -> None:
         discover(tmp_path)
     with pytest.raises(TraceNotFound, match="no such"):
         discover(tmp_path / "absent")
+    for name in ("rank0_trace_view.json", "kernel_details (1).csv", "rank0.db"):
+        (tmp_path / name).write_text("[]")
+        with pytest.raises(TraceNotFound, match=re.escape(f"but {name}: give each rank's files")):
+            discover(tmp_path)
+        (tmp_path / name).unlink()
+    (tmp_path / "step_trace_raw_0_detail_time.csv").touch()
+    with pytest.raises(TraceNotFound, match="of an older MindSpore's profiler"):
+        discover(tmp_path)
+    for name in ("token_collects_all.json", "decode_info.csv"):
+        (tmp_path / name).touch()
+        with pytest.raises(TraceNotFound, match=f"{name}: tokens per expert in a form"):
+            discover(tmp_path)
+        (tmp_path / name).unlink()
 
 
 def test_links_in_a_circle_end(tmp_path: Path) -> None:

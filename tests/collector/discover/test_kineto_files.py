@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,23 @@ def test_a_file_that_is_named_is_read_alone(tmp_path: Path) -> None:
 
     assert traces_in(wanted) == [(wanted.name, 3)]
     assert traces_in(other) == [(other.name, 5)]
+
+    # Another program wrote the keys of the head behind the events.
+    whole = json.loads(other.read_text())
+    again = tmp_path / "tuesday.json"
+    again.write_text(json.dumps({"traceEvents": whole.pop("traceEvents"), **whole}))
+    (source,), (same,) = discover(again).ranks, discover(other).ranks
+    assert (source.framework, source.rank, source.window_start_ns, source.window_end_ns) == (
+        "kineto", 5, same.window_start_ns, same.window_end_ns,
+    )  # fmt: skip
+    ingest(again, tmp_path / "store", run="job")
+    with store.open(tmp_path / "store") as con:
+        starts = con.execute("select min(start_ns) from kernels").fetchone()
+    assert starts == (BASE_NS + 1_030_000,)
+    (tmp_path / "sent").mkdir()
+    (tmp_path / "sent" / "rank0.json.zst").touch()
+    with pytest.raises(TraceNotFound, match="unpack it"):
+        discover(tmp_path / "sent")
 
 
 @pytest.mark.parametrize(

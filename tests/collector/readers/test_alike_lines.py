@@ -30,6 +30,14 @@ FORMS = {
     " timing/resharding_to_infer : {c} | timing/adv : {a} | timing/non_overlap_adv : {b} | ü |",
     "other text": "loss {a} of a line that tells no step: {b}",
 }  # fmt: skip
+OTHERS = {
+    "nemo": "Training epoch {d}, iteration {i}/99 | global_step: {i} | reduced_train_loss: {a} |"
+    " train_step_timing in s: {b} | consumed_samples: {c}",
+    "2019": " iteration {i}/ 99999 | elapsed time per iteration (ms): {a} | lm loss {b} |",
+    "pipeline": "steps: {i} loss: {a} iter time (s): {b} samples/sec: {c}",
+    "filed": '{{"step": {i}, "data": {{"timing_s/step": {a}, "actor/lr": {b}, "x/y": {c}}}}}',
+    "sft": "step:{i} - train/loss:{a} - train/lr(1e-3):{b} - train/time(s):{c} - train/mfu:{a}",
+}
 VALUES = (
     "1", "0", "-2", "5.", ".5", "1.25E-05", "nan", "inf", "1,234.5", "12,34", "1e999", "0.31",
     "38.1", "1-2", "", "1e5x", "1_0", "٣",
@@ -43,6 +51,12 @@ def test_columns_equal_lines(form: str) -> None:
         check_equal(form, dice)
 
 
+@pytest.mark.slow
+def test_columns_of_other_forms_equal_lines() -> None:
+    for form in OTHERS:
+        test_columns_equal_lines(form)
+
+
 def check_equal(form: str, dice: random.Random) -> None:
     """Lines of a form, most of them alike and some with odd values."""
     given = [("9.25", "0.5", "1.5")] * 4
@@ -50,7 +64,9 @@ def check_equal(form: str, dice: random.Random) -> None:
         a, b, c = dice.choices(VALUES, k=3)
         given.append((a, b, c))
     lines = [
-        FORMS[form].format(i=dice.randrange(99999), a=a, b=b, c=c, d=dice.randrange(1, 59))
+        {**FORMS, **OTHERS}[form].format(
+            i=dice.randrange(99999), a=a, b=b, c=c, d=dice.randrange(1, 59)
+        )
         for a, b, c in given
     ]
     rows, is_other = split_alike(pl.Series(lines), [])
@@ -76,7 +92,7 @@ def check_equal(form: str, dice: random.Random) -> None:
 @pytest.mark.parametrize("form", ["torchtitan", "json", "trainer", "mindformers", "verl"])
 def test_most_lines_need_no_parsing(form: str) -> None:
     lines = [
-        FORMS[form].format(i=i, a=9 - i / 64, b=i % 7, c=1 / (i + 1), d=i // 700 + 1)
+        {**FORMS, **OTHERS}[form].format(i=i, a=9 - i / 64, b=i % 7, c=1 / (i + 1), d=i // 700 + 1)
         for i in range(200)
     ]
     forms: list[Form] = []

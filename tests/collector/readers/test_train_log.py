@@ -105,6 +105,19 @@ def test_mindspeed_llm_tells_its_mfu_in_percent(read: Any) -> None:
         "tflops_per_s": 142.3,
     }  # fmt: skip
     assert deepspeed.facts.tokens_per_s_of == "device"
+    # Of 2019, without colons; NeMo counts iterations within an epoch, and ends without a bar.
+    told = only(
+        read(" iteration 3/ 9 | elapsed time per iteration (ms): 512.5 | lm loss 9.3E+00 |")
+    )
+    assert told == {"step": 3, "elapsed_s": 0.5125, "loss": 9.3}
+    nemo = (
+        "Training epoch 1, iteration 9/99 | lr: 1.5e-05 | global_batch_size: 64 | global_step: 109"
+        " | reduced_train_loss: 8.125 | train_step_timing in s: 1.25 | consumed_samples: 7040\n"
+    )
+    assert only(read(nemo)) == {
+        "step": 109, "elapsed_s": 1.25, "loss": 8.125, "learning_rate": 1.5e-5,
+        "global_batch_size": 64.0,
+    }  # fmt: skip
 
 
 def test_torchtitan_in_colours(read: Any) -> None:
@@ -120,6 +133,25 @@ def test_torchtitan_in_colours(read: Any) -> None:
     assert log.facts.tokens_per_s_of == "device"
     assert only(read("step: 3, loss: 2.0, mfu: 0.31, lr: 3e-4\n"))["mfu_ratio"] == 0.31
     assert only(read("step: 3, loss: 2.0, mfu: 31\n"))["mfu_ratio"] == 0.31
+    # DeepSpeed's pipelines, and verl's fine-tuning of two versions.
+    assert only(read("steps: 10 loss: 8.125 iter time (s): 1.25 samples/sec: 51.863\n")) == {
+        "step": 10, "loss": 8.125, "elapsed_s": 1.25,
+    }  # fmt: skip
+    sft = read(
+        "step:1 - train/loss:1.5 - train/lr(1e-3):0.0625 - train/time(s):2.25\n"
+        "step:2 - train/loss:1.25 - train/grad_norm:2.0 - train/lr:1e-05 - train/mfu:0.31\n"
+    )
+    filed = read(
+        '{"step": 0, "data": {"val-core/gsm8k/acc/mean@1": 0.5}}\n'
+        '{"step": 3, "data": {"actor/pg_loss": 0.25, "timing_s/gen": 70.5, "timing_s/step": 120.5,'
+        ' "perf/mfu/actor": 0.4, "actor/lr": 1e-06}}\n'
+    )
+    assert only(filed) == {
+        "step": 3, "elapsed_s": 120.5, "loss": 0.25, "learning_rate": 1e-6, "generation_s": 70.5,
+    }  # fmt: skip
+    assert sft.rows.select("loss", "elapsed_s", "learning_rate", "mfu_ratio").rows() == [
+        (1.5, 2.25, 6.25e-5, None), (1.25, None, 1e-5, 0.31),
+    ]  # fmt: skip
 
 
 def test_hugging_face(read: Any) -> None:

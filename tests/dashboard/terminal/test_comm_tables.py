@@ -137,6 +137,11 @@ def test_without_steps_a_mean_is_of_the_whole_capture() -> None:
     words = " ".join(word for line in lines for word in line)
     assert words.startswith("MB from rank to rank (whole capture, all kinds and links)")
     assert "Pairs of ranks that exchange most (whole capture)" in words
+    fill(made, "comm_matrix", [{"capture": "d", "variant": "total", "link": "HCCS", "src_rank": 0,
+                                "dst_rank": 1, "size_bytes": 8e6}])  # fmt: skip
+    lines = draw(matrix_table(volume.matrix(made), volume.mean_pairs(made)))
+    assert [line[-1] for line in lines if line[:1] == ["0"] and len(line) == 3] == ["6.0", "8.0"]
+    assert "most, job d" in " ".join(word for line in lines for word in line)
     titles = [
         block.title
         for block in report(made, Scope(), top=5)

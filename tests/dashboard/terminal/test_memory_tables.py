@@ -137,6 +137,11 @@ def test_the_overview_of_several_ranks() -> None:
     assert "aten::mm" in text
     assert "rank 1, PTA: grows steadily, +3.0 MiB per step over steps 0-5, 125.0 MiB" in text
 
+    fill(con, "memory", [{"capture": "later", "component": "PTA", "source": "record",
+                          "timestamp_ns": 1, "reserved_bytes": MIB}])  # fmt: skip
+    text = "\n".join(draw(overview(con, query.memory_facts(con), top=10)))
+    assert "Rank 2 of job c by component" in text and "rank 1 of job c, PTA: grows" in text
+
 
 @pytest.mark.slow
 def test_growth_in_words() -> None:

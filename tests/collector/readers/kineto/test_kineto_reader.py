@@ -335,6 +335,36 @@ def test_streams_and_categories_of_old_versions(tmp_path: Path) -> None:
         assert rows(old_con, f"from {table} order by all") == rows(
             new_con, f"from {table} order by all"
         ), table
+    # A call tells the operator of what it launched, where that does not.
+    for one in events:
+        if one.get("cat") == "kernel":
+            one["args"].pop("external id")
+    con, _ = read_path(write(tmp_path / "calls.json", events, head=head))
+    for table in ("kernels", "launches"):
+        assert rows(con, f"from {table} order by all") == rows(
+            new_con, f"from {table} order by all"
+        ), table
+    # Until torch 2.1 kernels do not tell their collective: what issued it does, where all-to-all
+    # has a kernel of the name that point to point has. Of a batch nothing stands around the call.
+    places = [("c10d::alltoall_base_", 100, 30), ("record_param_comms", 101, 28),
+              ("nccl:all_to_all", 102, 9), ("c10d::send", 140, 20), ("nccl:send 0->1", 141, 8),
+              ("c10d::recv_", 170, 20), ("c10d::allreduce_", 200, 20)]  # fmt: skip
+    around = [x("cpu_op", name, (HOST, HOST), ts, dur) for name, ts, dur in places]
+    calls = [call(n, ts, 0) for n, ts in enumerate((115, 145, 180, 205, 230, 180.5))]
+    calls[5]["tid"] = 7  # another thread's
+    kernels = [task("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", n, 500 + n, 0.5)
+               for n in range(6)]  # fmt: skip
+    kernels[3]["name"] = "ncclDevKernel_Generic(ncclDevComm*)"  # RCCL's
+    con, log = read_path(write(tmp_path / "2023.json", [*around, *calls, *kernels]))
+    assert rows(con, "select op_type from comm_ops order by start_ns") == [
+        ("allToAll",), ("send",), ("receive",), ("allReduce",), ("batchSendRecv",),
+        ("batchSendRecv",),
+    ]  # fmt: skip
+    assert not log.warnings
+    con, log = read_path(write(tmp_path / "bare.json", [*calls, *kernels]))
+    assert [text.partition(" are taken")[0] for text in log.warnings] == [
+        "trace: 5 kernels called SendRecv"
+    ]
 
 
 def test_a_light_reading_takes_only_the_head(tmp_path: Path) -> None:

@@ -281,3 +281,20 @@ def test_a_renamed_folder_and_one_inside(job: Path, capture: Capture, place: str
     assert (source.rank, source.rank_origin) == (0, "rank_id in info.json")
     assert source.framework == "msprof"
     assert {"trace", "kernels", "info", "session"} <= source.files.keys()
+
+
+@pytest.mark.slow
+def test_exports_inside_of_a_frameworks_folder_tell_the_same(
+    job: Path, capture: Capture, plain: dict[str, Rows]
+) -> None:
+    """Exported by msprof in place of analyse(): what HCCL measured has steps there, too."""
+    inside = job / "host_1_20250101000000000_ascend_pt"
+    (inside / "FRAMEWORK").mkdir(parents=True)
+    write_msprof([capture], inside)
+
+    place, result = read(job)
+
+    assert result.is_complete
+    for name in ("comm_times", "comm_links", "steps", "kernels", "comm_ops"):
+        assert table(place, name) == plain[name], name
+    assert rows(place, "select distinct step from comm_times order by 1") == [(12,), (13,)]

@@ -169,7 +169,8 @@ def test_kernel_tables_get_connections_and_give_steps(tmp_path: Path) -> None:
     con.execute("insert into _comm_rows values (5, 'hcom_send__111_0_1', 1160000, 100000)")
     path = write(tmp_path / "trace_view.json", TRACE)
     read_into(con, [path], log, TABLES - {"kernels"})
-    assert rows(con, "select connection_id, step from kernels") == [("5", 4)]
+    kernel = "select connection_id, step, stream_id, task_id, context_id from kernels"
+    assert rows(con, kernel) == [("5", 4, 2, 11, None)]  # as of Level0, which has no column of them
     assert rows(con, "select step from comm_ops order by op_id") == [(4,), (None,)]
     assert rows(con, "select target from launches order by device_start_ns limit 1") == [
         ("kernel",)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import math
+import shutil
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 import duckdb
 import pytest
 
+from npuscope.collector.ingest.ingest import ingest
+from npuscope.collector.store import store
 from tests.collector.readers.trace_view.written_traces import read_paths, rows
 
 REAL = [(f"alexnet_ddp_text_level{level}", rank) for level in ("0", "1") for rank in ("0", "1")]
@@ -129,3 +133,28 @@ def test_real_kernels_without_a_kernel_table(real: Real) -> None:
     )[0]
     assert n == told["n_compute"]
     assert abs(union_ns - told["computing_ns"]) <= n
+
+
+@pytest.mark.slow
+def test_real_streams_of_a_table_without_them(real_data: Path, tmp_path: Path) -> None:
+    """Level0's kernel tables tell no streams: the timeline's are those that Level1's tell."""
+    without = {"Stream ID", "Task ID", "Context ID", "Model ID"}
+    shutil.copytree(real_data / "alexnet_ddp_text_level1" / "rank0_ascend_pt", tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    path = tmp_path / "cut" / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv"
+    with path.open(newline="") as file:
+        table = list(csv.DictReader(file))
+    with path.open("w", newline="") as file:
+        names = [name for name in table[0] if name not in without]
+        writer = csv.DictWriter(file, names, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(table)
+    places = []
+    for name in ("whole", "cut"):
+        ingest(tmp_path / name, tmp_path / f"{name}-store", run="job", jobs=1)
+        with store.open(tmp_path / f"{name}-store") as con:
+            places.append(rows(con, """
+                select start_ns, name, stream_id, task_id, context_id, model_id from kernels
+                order by all"""))  # fmt: skip
+    assert places[0] == places[1]
+    assert len(places[1]) == 187 and None not in {row[2] for row in places[1]}
