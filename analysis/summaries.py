@@ -57,9 +57,10 @@ def summaries() -> tuple[Summary, ...]:
     )
 
 
-def summarise(con: duckdb.DuckDBPyConnection) -> Iterable[Summary]:
+def summarise(con: duckdb.DuckDBPyConnection | None) -> Iterable[Summary]:
     """The summaries of a rank, for `copy (query) to ...` on `con`.
 
-    `con` has the canonical tables with their key columns, holding one rank's rows or more.
+    `con` has the canonical tables with their key columns, holding one rank's rows or more; it is
+    None where only names and versions are asked for.
     """
     return summaries()

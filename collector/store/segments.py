@@ -17,7 +17,6 @@ import msgspec
 
 from .. import schema
 from ..literals import file_literal, sql_literal
-from ..quiet_duckdb import open_duckdb
 from ..small_files import crc32_of
 from ..staging import SPILL, connect, nonempty, plan_plainly, run, scalar
 from . import mirror, store
@@ -42,7 +41,8 @@ class Summary(Protocol):
     def rows_from(self) -> tuple[str, ...]: ...
 
 
-Summarise = Callable[[duckdb.DuckDBPyConnection], Iterable[Summary]]
+# Of the rank whose tables a connection has; of none, only to be asked for names and versions.
+Summarise = Callable[[duckdb.DuckDBPyConnection | None], Iterable[Summary]]
 
 # Of Parquet: some ten thousand events. Less than planning costs where every query opens its files.
 _SMALL_BYTES = 1 << 20
@@ -237,8 +237,7 @@ def with_stale_summaries(manifests: Sequence[Manifest], summarise: Summarise) ->
     """Those of published ranks whose summaries are of another rule than today's."""
     if not manifests:
         return []
-    with open_duckdb() as con:
-        versions = {summary.name: summary.version for summary in summarise(con)}
+    versions = {summary.name: summary.version for summary in summarise(None)}
     return [
         manifest
         for manifest in manifests

@@ -222,9 +222,9 @@ def test_memory_stays_the_same_however_many_captures_come(tmp_path: Path) -> Non
     assert generations(asked.store) == many
 
 
-def kills_at_rank_one(con: duckdb.DuckDBPyConnection) -> Iterable[Summary]:
+def kills_at_rank_one(con: duckdb.DuckDBPyConnection | None) -> Iterable[Summary]:
     """Kills the process that reads rank 1, while others are read."""
-    if con.execute("select any_value(rank) from kernels").fetchone() == (1,):
+    if con and con.execute("select any_value(rank) from kernels").fetchone() == (1,):
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(0.5)
     return ()
@@ -260,7 +260,7 @@ def test_a_profile_that_kills_its_reader_is_set_aside_until_it_changes(tmp_path:
     assert len(ranks_in(asked.store)) == 4 and state.quarantined == ()
 
 
-def kills_when_told(folder: Path, con: duckdb.DuckDBPyConnection) -> Iterable[Summary]:
+def kills_when_told(folder: Path, con: duckdb.DuckDBPyConnection | None) -> Iterable[Summary]:
     """Kills its process; where it is tried again, when it is told to."""
     if (folder / "tried").exists():
         (folder / "alone").touch()
@@ -296,7 +296,7 @@ main()
 """
 
 
-def holds(con: duckdb.DuckDBPyConnection) -> Iterable[Summary]:
+def holds(con: duckdb.DuckDBPyConnection | None) -> Iterable[Summary]:
     """Says who reads, and goes on for long."""
     Path(os.environ["HELD"], str(os.getpid())).touch()
     time.sleep(600)
@@ -375,9 +375,9 @@ def test_it_ends_when_told_to_also_where_it_hangs(tmp_path: Path) -> None:
             one.kill()
 
 
-def holds_rank_one(con: duckdb.DuckDBPyConnection) -> Iterable[Summary]:
+def holds_rank_one(con: duckdb.DuckDBPyConnection | None) -> Iterable[Summary]:
     """Never comes to an end with rank 1."""
-    if con.execute("select any_value(rank) from kernels").fetchone() == (1,):
+    if con and con.execute("select any_value(rank) from kernels").fetchone() == (1,):
         time.sleep(600)
     return ()
 
