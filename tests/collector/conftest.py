@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,7 @@ import duckdb
 import pytest
 
 from npuscope.collector import schema
+from npuscope.collector.ingest.read_batch import empty_tables
 from npuscope.collector.model import RankSource, ReadLog, Role, SourceFile
 from npuscope.collector.staging import open_staging
 from tests.collector.readers.trace_view import written_traces
@@ -29,11 +31,20 @@ ROLES: dict[str, Role] = {
 }
 
 
+@pytest.fixture(scope="session")
+def staging_engine(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    with closing(open_staging(tmp_path_factory.mktemp("staging"))) as con:
+        yield con
+
+
 @pytest.fixture
-def staging(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    con = open_staging(tmp_path)
-    yield con
-    con.close()
+def staging(staging_engine: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Empty tables for what one test reads: of one database, as small ranks have theirs."""
+    with closing(staging_engine.cursor()) as con:
+        yield con
+    empty_tables(staging_engine)
 
 
 @pytest.fixture(scope="module")
