@@ -42,7 +42,7 @@ def test_members_of_all_groups_of_a_capture() -> None:
 
 def test_steps_of_ranks_and_the_share_of_the_session() -> None:
     con = connect()
-    open_views(con)
+    open_views(con, ("steps",))
     windows = {("job", "c", rank): (0, 100) for rank in range(3)} | {("job", "d", 0): (0, None)}
     fill(con, "steps", [
         {"rank": 0, "step": 1, "window_start_ns": 10, "window_end_ns": 30},

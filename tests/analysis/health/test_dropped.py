@@ -7,7 +7,6 @@ import pytest
 
 from npuscope.analysis.health.token_drops import health_dropped
 from npuscope.analysis.scope import Scope
-from npuscope.analysis.views import open_views
 from tests.analysis.tables import connect, fill
 
 TOKENS, TOP_K = 1000, 2
@@ -27,7 +26,6 @@ def con() -> duckdb.DuckDBPyConnection:
              "tokens": tokens}
             for expert, tokens in enumerate((1500, 500 - lost))
         ])  # fmt: skip
-    open_views(con)
     return con
 
 

@@ -149,7 +149,7 @@ def test_attention_of_ranks_beside_each_other() -> None:
     )  # fmt: skip
     from npuscope.analysis.views import open_views
 
-    open_views(con)
+    open_views(con, ("shapes", "rank_places"))
     first, second = answer(con, "attention_balance")
     assert (first["stage"], first["slowest_rank"], first["imbalance_ns"]) == (0, 1, 100)
     assert (second["imbalance_ns"], first["imbalance_share"]) == (0, pytest.approx(1 / 3))

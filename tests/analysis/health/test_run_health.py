@@ -10,7 +10,6 @@ import pytest
 
 from npuscope.analysis.health.run_health import health_captures, health_points, run_health
 from npuscope.analysis.scope import Scope
-from npuscope.analysis.views import open_views
 from tests.analysis.tables import connect, fill, kernel
 
 STEPS = 300
@@ -37,7 +36,6 @@ def con() -> duckdb.DuckDBPyConnection:
         ])  # fmt: skip
         count = STEPS if number == 4 else first
         fill(con, "train_log", [{**log(step), "capture": name} for step in range(count)])
-    open_views(con)
     return con
 
 

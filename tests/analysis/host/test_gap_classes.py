@@ -12,7 +12,7 @@ import pytest
 from npuscope.analysis.host.free_time import free_time
 from npuscope.analysis.metric import sql_text
 from npuscope.analysis.summaries import summarise
-from npuscope.analysis.views import frame, open_views
+from npuscope.analysis.views import frame
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.sample_traces.job import Job
@@ -41,7 +41,6 @@ def test_free_time_is_of_the_classes_that_the_rule_gives(
     profiles = written_job(job, "kineto")
     assert ingest(profiles, tmp_path / "store", summarise=summarise, jobs=1).is_complete
     with store.open(tmp_path / "store") as con:
-        open_views(con)
         steps = frame(con, "select rank, step, free_ns, host_ns, idle_ns from step_summary")
         causes = free_time(con)
         parts = sql_text("gaps.sql").partition("\n_")[2].rstrip().rstrip(",")

@@ -11,7 +11,6 @@ from npuscope.analysis.pipeline.passes import Pipeline, pipeline
 from npuscope.analysis.pipeline.phases import pipeline_masking, pipeline_phases
 from npuscope.analysis.pipeline.schedules import Pass, schedule
 from npuscope.analysis.ranks.rank_views import open_across
-from npuscope.analysis.views import open_views
 from npuscope.sample_traces.capture import captures
 from npuscope.sample_traces.generate import Job, canonical_frames
 from npuscope.sample_traces.truth import passes
@@ -104,7 +103,6 @@ def test_weight_gradients_are_told_apart_without_shapes(name: str) -> None:
     frames["kernels"] = frames["kernels"].with_columns(hidden)
     con = connect()
     put(con, frames)
-    open_views(con)
     open_across(None, con)
     named = pipeline(con, job.name, "planted").schedule
     assert (named.name, named.confidence, named.micro_batches) == (name, "high", 4)
@@ -135,7 +133,6 @@ def test_a_pair_without_transfers_is_a_forward_and_a_backward() -> None:
     frames["comm_ops"] = frames["comm_ops"].filter(inside & (pl.col("op_type") == "allToAllV"))
     con = connect()
     put(con, frames)
-    open_views(con)
     open_across(None, con)
     found = pipeline(con, job.name, "planted").passes
     assert found["kind"].to_list() in (["F", "BW"], ["BW", "F"])
@@ -165,7 +162,6 @@ def test_marked_passes_are_taken_as_marked() -> None:
              "start_ns": min(times), "dur_ns": max(times) - min(times) + 1}
             for name, times in ranges
         ])  # fmt: skip
-    open_views(con)
     open_across(None, con)
     found = pipeline(con, job.name, "planted")
     assert (found.basis, found.schedule.micro_batches) == ("marks", 3)

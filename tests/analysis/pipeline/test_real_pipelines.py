@@ -12,7 +12,6 @@ import pytest
 from npuscope.analysis.pipeline.answer import Answer, pipeline_answer
 from npuscope.analysis.pipeline.passes import pipeline
 from npuscope.analysis.ranks.rank_views import open_across
-from npuscope.analysis.views import open_views
 from npuscope.collector.store import store
 from npuscope.errors import TraceNotFound
 
@@ -22,7 +21,6 @@ Stores = Callable[[str], Path]
 def answer_of(path: Path) -> tuple[Answer, pl.DataFrame]:
     """What is answered, and the passes that it is about."""
     with closing(store.open(path)) as con:
-        open_views(con)
         open_across(path, con)
         ((run, capture),) = con.execute("select distinct run, capture from ranks").fetchall()
         return pipeline_answer(con, run, capture), pipeline(con, run, capture).passes

@@ -25,7 +25,6 @@ from npuscope.analysis.replay.critical_path import (
 )
 from npuscope.analysis.replay.points import points
 from npuscope.analysis.scope import ALL
-from npuscope.analysis.views import open_views
 from npuscope.collector.store import store
 from npuscope.sample_traces.generate import Job
 from tests.analysis.replay.replayed_jobs import SMALL, compare_ranks, replay_of
@@ -96,7 +95,6 @@ def test_recorded_transfers_in_gaps_are_named(real_stores: Callable[[str], Path]
     """Two receives of a stage that was not captured end more than a ms before what follows."""
     path = real_stores("qwen3_pp2_dp2_text_level2")
     with closing(store.open(path)) as con:
-        open_views(con)
         open_across(path, con)
         job = capture_job(con, ALL)
         [note] = gap_notes(job)

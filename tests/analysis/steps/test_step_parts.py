@@ -13,7 +13,6 @@ import pytest
 
 from npuscope.analysis.parts import step_parts
 from npuscope.analysis.ranks.rank_views import open_across
-from npuscope.analysis.views import open_views
 from npuscope.collector.store import store
 from npuscope.sample_traces.generate import Job, canonical_frames
 from tests.analysis.ranks.across_tables import across
@@ -190,7 +189,6 @@ def test_nothing_waits_longer_than_it_was_measured_to_last(
     """HCCL measured a twentieth of the communication that the profiler's table tells of."""
     path = real_stores("cluster16_pp2")
     with closing(store.open(path)) as con:
-        open_views(con)
         open_across(path, con)
         parts = con.execute("""
             select rank, sum(ns) filter (part in ('transfer', 'peer_wait', 'pipeline_wait')),

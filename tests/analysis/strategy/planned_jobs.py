@@ -55,7 +55,7 @@ def tables(job: Job) -> duckdb.DuckDBPyConnection:
     put(con, canonical_frames(job, tables=TABLES, pipes=False))
     keep_summaries(con)
     open_across(None, con)
-    open_views(con)
+    open_views(con, ("job_steps",))
     return con
 
 

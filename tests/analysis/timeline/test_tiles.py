@@ -18,7 +18,6 @@ from npuscope.analysis.timeline.tiles import (
     timeline_measured,
     timeline_tiles,
 )
-from npuscope.analysis.views import open_views
 from tests.analysis.tables import connect, fill, kernel, op
 
 LEVEL = 4
@@ -40,7 +39,6 @@ def scene() -> tuple[RankEvents, list[tuple[int, int, str]]]:
     ]
     fill(con, "kernels", rows)
     fill(con, "comm_ops", [op(1_000_005, 50, op_type="allReduce", group_hash="77")])
-    open_views(con)
     found = device_events(con, extent(con, run="job", capture="c"), 0)
     return found, [(a - 1_000_000, d, t) for a, d, t in events]
 
@@ -150,7 +148,6 @@ def test_calls_inside_calls_are_below_them() -> None:
             "process_id": 1, "thread_id": 2, "start_ns": 0, "dur_ns": 100}],
     )  # fmt: skip
     fill(con, "kernels", [kernel(0, 10)])
-    open_views(con)
     events = host_events(con, extent(con, run="job", capture="c"), 0)
     rows = rows_of(events, 0, 0)
     assert dict(rows.select("name", "row").rows()) == {
@@ -161,7 +158,6 @@ def test_calls_inside_calls_are_below_them() -> None:
 def test_clocks_that_are_ahead_are_put_right() -> None:
     con = connect()
     fill(con, "kernels", [kernel(1_000, 10), kernel(5_000, 10, rank=1)])
-    open_views(con)
     at = extent(con, run="job", capture="c")
     ahead = pl.Series([0, 3_900], dtype=pl.Int64)
     moved = replace(at, ranks=at.ranks.with_columns(ahead_ns=ahead))

@@ -14,7 +14,6 @@ from rich.console import Console, RenderableType
 from npuscope.analysis import query
 from npuscope.analysis.memory.memory import memory_curve
 from npuscope.analysis.scope import ALL
-from npuscope.analysis.views import open_views
 from npuscope.collector.store import store
 from npuscope.dashboard.terminal.experts.expert_tables import Heatmap
 from npuscope.dashboard.terminal.memory.memory_overview import MemoryChart
@@ -31,7 +30,6 @@ def render(what: RenderableType, encoding: str) -> str:
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 def test_nothing_is_drawn_as_question_marks(sample_store: Path, encoding: str) -> None:
     with closing(store.open(sample_store)) as con:
-        open_views(con)
         rows = query.steps(con)
         curve = memory_curve(con, ALL).filter(rank=0)
     steps = steps_table(rows)
