@@ -49,6 +49,8 @@ _ONE_TO_ONE = (
 )  # fmt: skip
 # Of so many inputs, the rows of one are linked: it costs as much as a third of the reading.
 _LINKED = 3
+# Of so many inputs, one is read with a database of its own.
+_ALONE = 16
 _UNKNOWN = "('', 'N/A')"
 
 
@@ -109,23 +111,25 @@ def judge(given: Input, folder: Path, whole: Judged = _NOTHING) -> Judged:
 
 @contextmanager
 def _staging(given: Input, folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Empty tables beside `folder`: half of the inputs are read as of a large rank, with a database
-    of its own, the others as of small ones, which share theirs."""
+    """Empty tables beside `folder`: half of the inputs are read as of a small rank, the others as
+    of a large one. A large rank has a database of its own; most of the inputs share theirs, as
+    small ranks do: to make one takes longer than to read what most of them hold."""
     place = folder.with_name(f"{folder.name}-staging")
-    is_small = bool(zlib.crc32(given.data) % 2)
-    base = _for_small_ranks(place) if is_small else open_staging(place)
+    digest = zlib.crc32(given.data)
+    is_small, is_shared = digest % 2 == 1, digest % _ALONE != 0
+    base = _shared(place, plainly=is_small) if is_shared else open_staging(place)
     try:
-        with closing(base.cursor() if is_small else base) as con:
+        with closing(base.cursor() if is_shared else base) as con:
             yield con
     finally:
-        if is_small:
+        if is_shared:
             empty_tables(base)
         shutil.rmtree(place, ignore_errors=True)
 
 
-@lru_cache(maxsize=1)
-def _for_small_ranks(place: Path) -> duckdb.DuckDBPyConnection:
-    return open_staging(place, plainly=True)
+@lru_cache(maxsize=2)
+def _shared(place: Path, *, plainly: bool) -> duckdb.DuckDBPyConnection:
+    return open_staging(place, plainly=plainly)
 
 
 def _pass(n_bytes: int) -> None:
