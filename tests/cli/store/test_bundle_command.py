@@ -27,7 +27,7 @@ from npuscope.collector.store.redaction import own_key
 from npuscope.errors import StoreError
 from npuscope.sample_traces.generate import small, write_job
 from tests.analysis.tables import connect, fill, kernel
-from tests.cli.command import Run
+from tests.cli.command import Run, output_of
 from tests.dashboard.app.served_pages import chromium
 
 QUESTIONS = (
@@ -44,10 +44,17 @@ _PATH = re.compile(r"(?<![\w.\-/])/[\w.+-]+/[\w.+-]+")
 _ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
 
 
+@pytest.fixture(scope="module")
+def sample_page(sample_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample as a bundle; only to be read."""
+    page = tmp_path_factory.mktemp("bundle") / "case.npuscope.html"
+    output_of("bundle", sample_store, "-o", page)
+    return page
+
+
 @pytest.mark.slow
-def test_a_bundle_answers_as_the_store(run: Run, sample_store: Path, tmp_path: Path) -> None:
-    page = tmp_path / "case.npuscope.html"
-    assert run("bundle", sample_store, "-o", page).code == 0
+def test_a_bundle_answers_as_the_store(run: Run, sample_store: Path, sample_page: Path) -> None:
+    page = sample_page
     assert page.stat().st_size < 8_000_000
     for question in QUESTIONS:
         verb, *options = question.split()
@@ -76,10 +83,11 @@ def test_what_is_too_large_is_left_out_and_said(
 
 
 @pytest.mark.slow
-def test_bad_bundles_are_told(run: Run, sample_store: Path, tmp_path: Path) -> None:
+def test_bad_bundles_are_told(
+    run: Run, sample_store: Path, sample_page: Path, tmp_path: Path
+) -> None:
     page = tmp_path / "case.npuscope.html"
-    run("bundle", sample_store, "-o", page)
-    whole = page.read_bytes()
+    whole = sample_page.read_bytes()
     for damaged, told in (
         (whole[: len(whole) // 2], "cut off"),
         (whole.replace(b"UEsD", b"!!!!", 1), "damaged"),
@@ -229,16 +237,14 @@ def _texts(page: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_browser_asks_nothing_of_a_network(run: Run, sample_store: Path, tmp_path: Path) -> None:
-    page = tmp_path / "case.npuscope.html"
-    run("bundle", sample_store, "-o", page)
+def test_a_browser_asks_nothing_of_a_network(sample_page: Path) -> None:
     asked: list[str] = []
     errors: list[str] = []
     with chromium() as browser:
         shown = browser.new_page()
         shown.on("request", lambda one: asked.append(one.url))
         shown.on("pageerror", lambda one: errors.append(str(one)))
-        shown.goto(page.as_uri())
+        shown.goto(sample_page.as_uri())
         assert shown.locator(".plotly-graph-div").count() >= 4
-    assert asked == [page.as_uri()]
+    assert asked == [sample_page.as_uri()]
     assert errors == []
