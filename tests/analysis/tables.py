@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import Any
-from weakref import finalize
 
 import duckdb
 import polars as pl
@@ -20,27 +17,9 @@ Row = Mapping[str, object]
 KEYS: Row = {"run": "job", "capture": "c", "rank": 0}
 
 
-_NUMBERS = count()
-_UNUSED: list[str] = []
-
-
-@cache
-def _engine() -> duckdb.DuckDBPyConnection:
-    return duckdb.connect(config={"threads": 2})
-
-
 def connect(path: str | Path = ":memory:") -> duckdb.DuckDBPyConnection:
-    """A database with every canonical table, empty, with key columns. Those in memory are of one
-    engine: to start one takes twice as long as to make the tables."""
-    if path == ":memory:":
-        while _UNUSED:
-            _engine().execute(f"detach {_UNUSED.pop()}")
-        name = f"tables_{next(_NUMBERS)}"
-        con = _engine().cursor()
-        con.execute(f"attach ':memory:' as {name}; use {name}")
-        finalize(con, _UNUSED.append, name)
-    else:
-        con = duckdb.connect(path, config={"threads": 2})
+    """A database with every canonical table, empty, with key columns."""
+    con = duckdb.connect(path, config={"threads": 2})
     con.execute(";".join(schema.create_sql(one, keys=True) for one in schema.tables().values()))
     return con
 
