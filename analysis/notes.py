@@ -138,10 +138,12 @@ def _missing(facts: dict[str, Any]) -> Iterable[str]:
 
 def _elsewhere(facts: dict[str, Any], captures: pl.DataFrame, steps: pl.DataFrame) -> Iterable[str]:
     """Which other captures look like the missing ranks of this one: windows alone tell captures."""
-    own = _of(steps, Scope(facts["run"], facts["capture"]))["step"].unique().sort()
-    for other in captures.filter(pl.col("run") == facts["run"]).to_dicts():
-        same = _of(steps, Scope(other["run"], other["capture"]))["step"].unique().sort()
-        if set(other["ranks"]) <= set(facts["missing_ranks"] or ()) and own.equals(same):
+    if not facts["missing_ranks"]:
+        return
+    missing, own = {*facts["missing_ranks"]}, _step_numbers(steps, facts)
+    others = captures.filter(pl.col("run") == facts["run"]).select("run", "capture", "ranks")
+    for other in others.iter_rows(named=True):
+        if missing.issuperset(other["ranks"]) and own.equals(_step_numbers(steps, other)):
             yield Message(
                 "{ranks} of the same steps stand in capture {capture}, of another time. If they ran"
                 " together, the clocks of their hosts differ by more than the recording lasts, and"
@@ -150,6 +152,10 @@ def _elsewhere(facts: dict[str, Any], captures: pl.DataFrame, steps: pl.DataFram
                 capture=other["capture"],
             )
             return
+
+
+def _step_numbers(steps: pl.DataFrame, facts: dict[str, Any]) -> pl.Series:
+    return _of(steps, Scope(facts["run"], facts["capture"]))["step"].unique().sort()
 
 
 def _selection_notes(selections: pl.DataFrame, rank_count: int) -> Iterable[str]:
