@@ -35,10 +35,13 @@ Store = Annotated[
     Path | None,
     typer.Option("--store", metavar="DIR", help="Store tables here instead of the user cache."),
 ]
-Run = Annotated[str | None, typer.Option("--run", help="Run to read; its name when ingesting.")]
+Run = Annotated[
+    str | None, typer.Option("--run", metavar="NAME", help="Run to read; its name when ingesting.")
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Jobs = Annotated[
-    int | None, typer.Option("--jobs", min=1, help="Reading processes.  [default: one per CPU]")
+    int | None,
+    typer.Option("--jobs", metavar="N", min=1, help="Reading processes.  [default: one per CPU]"),
 ]
 Memory = Annotated[
     str | None,
@@ -56,18 +59,24 @@ ExpertLoad = Annotated[
         "--expert-load", metavar="DIR", help="Tokens per expert: a hook's files, or MindIE's dumps."
     ),
 ]
-CaptureName = Annotated[str | None, typer.Option("--capture", help="Only this capture.")]
+CaptureName = Annotated[
+    str | None, typer.Option("--capture", metavar="NAME", help="Only this capture.")
+]
 TopK = Annotated[
     int | None,
     typer.Option("--top-k", metavar="K", min=1, help="Experts per token, to find dropped tokens."),
 ]
-TopOrAll = Annotated[int | None, typer.Option("--top", min=1, help="Only the N largest.")]
+TopOrAll = Annotated[
+    int | None, typer.Option("--top", metavar="N", min=1, help="Only the N largest.")
+]
 Out = Annotated[Path | None, typer.Option("-o", "--out", metavar="OUT", help="Where to write.")]
 _SCOPE: dict[str, Any] = {
     "run": Run,
     "capture": CaptureName,
-    "rank": Annotated[int | None, typer.Option("--rank", min=0, help="Only this global rank.")],
-    "step": Annotated[int | None, typer.Option("--step", help="Only this step.")],
+    "rank": Annotated[
+        int | None, typer.Option("--rank", metavar="N", min=0, help="Only this global rank.")
+    ],
+    "step": Annotated[int | None, typer.Option("--step", metavar="N", help="Only this step.")],
 }
 
 

@@ -153,10 +153,10 @@ Key = Literal[
 ]  # fmt: skip
 By = Annotated[Key, typer.Option("--by", metavar="KEY", help="|".join(get_args(Key)))]
 Experts = Annotated[
-    int | None, typer.Option("--experts", min=1, help="By hierarchy: routed experts.")
+    int | None, typer.Option("--experts", metavar="N", min=1, help="By hierarchy: routed experts.")
 ]
 TopK = Annotated[
-    int | None, typer.Option("--top-k", min=1, help="By hierarchy: experts per token.")
+    int | None, typer.Option("--top-k", metavar="N", min=1, help="By hierarchy: experts per token.")
 ]
 
 

@@ -31,7 +31,10 @@ By = Annotated[
     ),
 ]
 Bins = Annotated[
-    int, typer.Option("--bins", min=1, help="--by curve --json: points of a curve, at most.")
+    int,
+    typer.Option(
+        "--bins", metavar="N", min=1, help="--by curve --json: points of a curve, at most."
+    ),
 ]
 
 

@@ -63,7 +63,7 @@ Only = Annotated[
         show_default=False,
     ),
 ]
-Top = Annotated[int, typer.Option("--top", min=1, help="The N best.")]
+Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="The N best.")]
 Strategy = Annotated[
     str | None,
     typer.Option("--strategy", metavar="KEY=N,...", help="Of a MODEL, as `npuscope predict`."),

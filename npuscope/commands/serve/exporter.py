@@ -40,7 +40,10 @@ def exporter(
         Path | None, typer.Argument(metavar="STORE", help="A store; it may not exist yet.")
     ] = None,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="0: a free port, printed at start.")
+        int,
+        typer.Option(
+            "--port", metavar="PORT", min=0, max=65535, help="0: a free port, printed at start."
+        ),
     ] = 9868,
     host: Annotated[
         str, typer.Option("--host", metavar="ADDR", help="0.0.0.0 or :: for other machines.")
@@ -71,7 +74,7 @@ def exporter(
     expert_detail: Annotated[
         bool, typer.Option("--expert-detail", help="Tokens of every expert of every layer.")
     ] = False,
-    run: Annotated[str | None, typer.Option("--run", help="Only this run.")] = None,
+    run: Annotated[str | None, typer.Option("--run", metavar="NAME", help="Only this run.")] = None,
     model: ModelName = None,
     sequence_length: Length = None,
     tokens_per_step: AutoTokens = None,

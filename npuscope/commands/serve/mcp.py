@@ -26,7 +26,7 @@ _SCHEME = "npuscope://findings/"
 
 def mcp(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Profiles or stores, and no others.")
+        list[Path], typer.Argument(metavar="PATH", help="Profiles or stores, and no others.")
     ],
 ) -> None:
     """Answer programs over stdin and stdout, by the Model Context Protocol; read only.

@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 
 Places = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="PATH...", help="Profile folders, stores, or .duckdb exports."),
+    typer.Argument(metavar="PATH", help="Profile folders, stores, or .duckdb exports."),
 ]
 Port = Annotated[
     int | None,
-    typer.Option("--port", min=1, max=65535, help="Listen here.  [default: first free from 8501]"),
+    typer.Option(
+        "--port",
+        metavar="PORT",
+        min=1,
+        max=65535,
+        help="Listen here.  [default: first free from 8501]",
+    ),
 ]
 Host = Annotated[
     str,
@@ -33,7 +39,8 @@ Public = Annotated[
     typer.Option("--public-url", metavar="URL", help="Public URL behind a reverse proxy."),
 ]
 First = Annotated[
-    str | None, typer.Option("--run", help="Run to show first; its name when ingesting.")
+    str | None,
+    typer.Option("--run", metavar="NAME", help="Run to show first; its name when ingesting."),
 ]
 Strategies = Annotated[
     Path | None,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NO_FINDING = (
     "no finding costs 1 % of a step or more: `npuscope doctor` lists what this profile cannot show"
 )
-Top = Annotated[int, typer.Option("--top", min=1, help="Rows of each ranking.")]
+Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="Rows of each ranking.")]
 Html = Annotated[
     Path | None,
     typer.Option("--html", metavar="FILE", help="Self-contained HTML page with figures."),

@@ -149,7 +149,8 @@ def ingest(
 def compact(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="A store that ingest made.")],
     keep_days: Annotated[
-        float | None, typer.Option("--keep-days", min=0, help="Drop captures older than this.")
+        float | None,
+        typer.Option("--keep-days", metavar="DAYS", min=0, help="Drop captures older than this."),
     ] = None,
     keep_size: Annotated[
         str | None,
@@ -159,6 +160,7 @@ def compact(
         float,
         typer.Option(
             "--grace-minutes",
+            metavar="MINUTES",
             min=1,
             help="Delete what was replaced or dropped so long ago; 1 where the disk is full.",
         ),
@@ -259,7 +261,9 @@ def store_rm(
 
 def sample(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="New or empty folder.")],
-    seed: Annotated[int | None, typer.Option("--seed", help="Seed of a different job.")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Seed of a different job.")
+    ] = None,
 ) -> None:
     """Write a small sample MoE training job with known truths, to try things on.
 

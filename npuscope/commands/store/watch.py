@@ -50,7 +50,9 @@ def watch(
     ] = None,
     run: Annotated[
         str | None,
-        typer.Option("--run", help="The run's name.  [default: job name, or folder name]"),
+        typer.Option(
+            "--run", metavar="NAME", help="The run's name.  [default: job name, or folder name]"
+        ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Poll once, then exit.")] = False,
     jobs: Jobs = None,
