@@ -47,7 +47,9 @@ def passes(stages: int, replicas: int) -> pl.DataFrame:
         "start_ns": starts.ravel().round().astype(np.int64),
         "end_ns": (starts + times).ravel().round().astype(np.int64),
         "compute_ns": times.ravel().round().astype(np.int64),
-    }).with_columns(step=pl.lit(1, pl.Int64), chunk=pl.lit(0, pl.Int32))  # fmt: skip
+    }).with_columns(
+        step=pl.lit(1, pl.Int64), chunk=pl.lit(0, pl.Int32), before_ns=pl.lit(None, pl.Int64)
+    )  # fmt: skip
 
 
 def tried_s(frame: pl.DataFrame, stages: int, names: tuple[str, ...]) -> float:
