@@ -5,10 +5,10 @@
 The command is started on 64 ranks x 10 steps x 20,000 kernels (500 without --full), and on the
 summaries of 1,000 ranks (64 without --full); Chromium looks at its pages. Cold: nothing is kept in
 the server yet; every page is opened once, then again with warm data. Limits: 5 s from opening the
-first page, as soon as the server listens, until its figures are drawn; 1 s for a change of page and
-for a zoom by box, medians over pages and zooms. Exit status 1: a limit was missed. Server and
-browser share this machine: CPU seconds of each are beside, and the load at the end; where others
-work too, it takes longer.
+first page, as soon as the server listens, until its figures are drawn; 1 s for a change of page,
+median over pages. Exit status 1: a limit was missed. Server and browser share this machine: CPU
+seconds of each are beside, and the load at the end; where others work too, it takes longer. Zooms
+of the timeline are measured by timeline_bench.
 """
 
 from __future__ import annotations
@@ -28,16 +28,14 @@ import psutil
 from bench.analysis import ranks_bench
 from bench.inputs import job_stores
 from bench.measure import arguments, report, table, verdict
+from npuscope.dashboard.app.page import PAGES
 from tests.dashboard.app.served_pages import CHROMIUM, PATIENCE_MS, Visit, chromium, visit
 from tests.dashboard.app.started_server import start
 
 FIRST_S, CHANGE_S = 5.0, 1.0
+FIRST_PAGE = next(iter(PAGES))
 FIRST = "first page, cold: figures"
-SWITCH, ZOOM = "all changes of page", "all zooms"
-PAGES = (
-    "overview", "timeline", "communication", "experts", "operators", "ranks", "memory", "trends",
-    "quality",
-)  # fmt: skip
+SWITCH = "all changes of page"
 # When the last figure was drawn that is on the page now.
 _WATCH = """() => {
     let seen = 0;
@@ -81,12 +79,10 @@ class Looks:
     def rows(self, data: str) -> tuple[list[list[str]], float]:
         """Medians as rows of a table, and the worst ratio to a limit."""
         rows, worst = [], 0.0
-        together = {
-            title: [one for what, found in self.taken.items() if what.startswith(kind)
-                    for one in found]
-            for kind, title in (("again", SWITCH), ("zoom", ZOOM))
-        }  # fmt: skip
-        for what, found in (self.taken | together).items():
+        switches = [
+            one for what, found in self.taken.items() if what.startswith("again") for one in found
+        ]
+        for what, found in (self.taken | {SWITCH: switches}).items():
             took = Took(*(median(getattr(one, name) for one in found) for name in (
                 "wall_s", "server_s", "browser_s")))  # fmt: skip
             limit = _limit(what)
@@ -99,7 +95,7 @@ class Looks:
 
 
 def _limit(what: str) -> float | None:
-    return {FIRST: FIRST_S, SWITCH: CHANGE_S, ZOOM: CHANGE_S}.get(what)
+    return {FIRST: FIRST_S, SWITCH: CHANGE_S}.get(what)
 
 
 def _cpu_s(processes: list[psutil.Process]) -> float:
@@ -140,20 +136,17 @@ def look(path: Path, looks: Looks) -> None:
                 took = Took(time.time() - opening, took.server_s, took.browser_s)
                 looks.add("first page, cold: findings", took)
                 questions = first_visits(server, seen, looks)
-                for name in [*PAGES[1:], PAGES[0]]:
+                for name in [*[*PAGES][1:], FIRST_PAGE]:
                     asked = questions[name]
                     took = time_of(server, partial(switch, seen, name, asked))
                     looks.add(f"again: {name}", took)
-                switch(seen, "timeline", questions["timeline"])
-                for what in ("zoom by box", "zoom by box, further", "zoom by box, to events"):
-                    looks.add(what, time_of(server, lambda: zoom(seen)))
                 if seen.complaints:
                     raise RuntimeError(f"the console says: {seen.complaints}")
 
 
 def open_page(seen: Visit) -> float:
     """The overview from nothing; the moment when its last figure was drawn."""
-    seen.open("overview")
+    seen.open(FIRST_PAGE)
     return float(seen.tab.evaluate("window.drawn_ms")) / 1e3
 
 
@@ -170,8 +163,8 @@ def tell(seen: Visit) -> None:
 def first_visits(server: int, seen: Visit, looks: Looks) -> dict[str, str]:
     """Opens every page for the first time; returns their questions."""
     question = seen.tab.locator('[data-testid="stMain"] h3').first
-    questions = {PAGES[0]: question.inner_text().strip()}
-    for name in PAGES[1:]:
+    questions = {FIRST_PAGE: question.inner_text().strip()}
+    for name in [*PAGES][1:]:
         before = question.inner_text().strip()
 
         def gone(name: str = name, before: str = before) -> None:
@@ -193,39 +186,14 @@ def first_visits(server: int, seen: Visit, looks: Looks) -> dict[str, str]:
 
 def _click(seen: Visit, name: str) -> None:
     """The page's entry in the menu."""
-    at = PAGES.index(name)
-    seen.tab.locator('[data-testid="stTopNavLink"]').nth(at).click()
+    path = "/" if name == FIRST_PAGE else f"/{name}"
+    seen.tab.locator(f'[data-testid="stTopNavLink"][href$="{path}"]').click()
 
 
 def switch(seen: Visit, name: str, question: str) -> None:
     """To another page by the menu, until it is drawn."""
     _click(seen, name)
     seen.tab.wait_for_function(_SHOWN, arg=question, timeout=PATIENCE_MS)
-
-
-def zoom(seen: Visit) -> float:
-    """Draws a box over a part of the timeline, until its window is shown; returns the moment as if
-    nobody had waited before."""
-    before = seen.parameters().get("start_ns"), seen.parameters().get("end_ns")
-    entered = time.time()
-    box = seen.tab.locator(".js-plotly-plot .nsewdrag").first.bounding_box()
-    if box is None:
-        raise RuntimeError("no figure to zoom into")
-    seen.tab.wait_for_timeout(300)  # a figure listens to the mouse a little after it stands
-    began = time.time()
-    middle = box["y"] + box["height"] / 2
-    seen.tab.mouse.move(box["x"] + box["width"] * 0.25, middle - 20)
-    seen.tab.mouse.down()
-    seen.tab.mouse.move(box["x"] + box["width"] * 0.4, middle + 20, steps=8)
-    seen.tab.mouse.up()
-    seen.tab.wait_for_function(
-        "was => { const now = new URLSearchParams(location.search);"
-        " return now.get('start_ns') !== was[0] || now.get('end_ns') !== was[1]; }",
-        arg=list(before),
-        timeout=PATIENCE_MS,
-    )
-    seen.tab.wait_for_function(_SHOWN, arg="", timeout=PATIENCE_MS)
-    return time.time() - (began - entered)
 
 
 def main() -> int:
