@@ -102,6 +102,15 @@ _INSTEAD: tuple[tuple[re.Pattern[str], str], ...] = (
         "{name}: give each rank's files the names that the profiler gave them, in a folder of its"
         " own; or give one file alone",
     ),
+    (
+        re.compile(r"(prefill|decode)_\d+\.csv|rank_?\d+(\.\d+)?\.jsonl"),
+        "{name}, tokens per expert: `npuscope experts` tells of them, as of this folder",
+    ),
+    (
+        re.compile(r"(?i).*\.log|events\.out\.tfevents\..*"),
+        "{name}: of a trainer's log `npuscope health` tells",
+    ),
+    (re.compile(r".*\.parquet"), "{name}: of a phase-level trace `npuscope whatif` tells"),
 )
 
 

@@ -233,6 +233,15 @@ def test_nothing_there(tmp_path: Path) -> None:
         with pytest.raises(TraceNotFound, match=f"{name}: tokens per expert in a form"):
             discover(tmp_path)
         (tmp_path / name).unlink()
+    (tmp_path / "step_trace_raw_0_detail_time.csv").unlink()
+    for name, verb in (
+        ("decode_0.csv", "experts"), ("rank3.jsonl", "experts"), ("train.log", "health"),
+        ("events.out.tfevents.17.node0.1.0", "health"), ("trace-ST.parquet", "whatif"),
+    ):  # fmt: skip
+        (tmp_path / name).touch()
+        with pytest.raises(TraceNotFound, match=f"but {name}.*`npuscope {verb}` tells"):
+            discover(tmp_path)
+        (tmp_path / name).unlink()
 
 
 def test_links_in_a_circle_end(tmp_path: Path) -> None:
