@@ -33,7 +33,7 @@ from .memory.memory import (
 )
 from .metric import sql_text
 from .notes import no_kernels, notes, only_time_of_communication
-from .scope import ALL, JOB, RANK, Scope
+from .scope import ALL, JOB, Scope
 from .views import frame, open_views, select
 from .wording import numbers
 
@@ -64,7 +64,6 @@ __all__ = [
     "numbers",
     "only_time_of_communication",
     "open_views",
-    "outside_steps",
     "rows",
     "spread",
     "steps",
@@ -122,11 +121,6 @@ def kernels(
         top=top, columns=columns, by_key=by,
     )  # fmt: skip
     return rows.rename({"key": by})
-
-
-def outside_steps(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
-    """What ranks that have steps did outside all of them: columns of the metric `outside_steps`."""
-    return select(con, "outside_steps", scope, of=RANK)
 
 
 def spread(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
