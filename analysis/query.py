@@ -6,7 +6,7 @@ it. Summaries that the store keeps are read; those it lacks are computed from th
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
 import duckdb
 import polars as pl
@@ -15,6 +15,7 @@ from npuscope.errors import UsageError
 
 from .communication.communication import CommKey, comm, compute_stretch
 from .doctor.limits import limits
+from .means import KernelKey
 from .memo import memoize
 from .memory.memory import (
     MemoryFacts,
@@ -39,6 +40,7 @@ from .wording import numbers
 
 __all__ = [
     "CommKey",
+    "KernelKey",
     "MemoryFacts",
     "MemoryKey",
     "capture_facts",
@@ -69,7 +71,6 @@ __all__ = [
     "steps",
 ]  # fmt: skip
 
-KernelKey = Literal["type", "name", "core", "shape"]
 _STEPS = """
 select s.*, coalesce(is_warm_up, false) as is_warm_up
 from (select * from step_summary {where}) as s
