@@ -6,7 +6,7 @@ What all outlets loop over: tables, pages, exporter, documentation and `npuscope
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -22,7 +22,6 @@ __all__ = [
     "Metric",
     "column_names",
     "drawn_in",
-    "in_order",
     "metric",
     "metrics",
     "metrics_markdown",
@@ -92,9 +91,9 @@ def drawn_in(figure: str) -> tuple[Metric, ...]:
     return tuple(metric for metric in metrics() if figure in metric.figures)
 
 
-def in_order(selection: Iterable[Metric] | None = None) -> list[Metric]:
-    """Those chosen (None: all), each after those of them that it reads of."""
-    by_view = {metric.view or metric.name: metric for metric in selection or metrics()}
+def _in_order() -> list[Metric]:
+    """All metrics, each after those that it reads of."""
+    by_view = {metric.view or metric.name: metric for metric in metrics()}
     done: dict[str, Metric] = {}
 
     def put(name: str) -> None:
@@ -121,7 +120,7 @@ def metrics_markdown() -> str:
         " figures of a step differ from the profiler's own table,"
         " [steps-and-the-profiler.md](steps-and-the-profiler.md) says why.",
     ]
-    for metric in in_order():
+    for metric in _in_order():
         scope = "rank" if metric.rows_from else "capture" if metric.over else ""
         lines += [
             "",

@@ -6,7 +6,7 @@ it. Summaries that the store keeps are read; those it lacks are computed from th
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
 import duckdb
 import polars as pl
@@ -15,6 +15,7 @@ from npuscope.errors import UsageError
 
 from .communication.communication import CommKey, comm, compute_stretch
 from .doctor.limits import limits
+from .means import KernelKey
 from .memo import memoize
 from .memory.memory import (
     MemoryFacts,
@@ -33,12 +34,13 @@ from .memory.memory import (
 )
 from .metric import sql_text
 from .notes import no_kernels, notes, only_time_of_communication
-from .scope import ALL, JOB, RANK, Scope
+from .scope import ALL, JOB, Scope
 from .views import frame, open_views, select
 from .wording import numbers
 
 __all__ = [
     "CommKey",
+    "KernelKey",
     "MemoryFacts",
     "MemoryKey",
     "capture_facts",
@@ -64,13 +66,11 @@ __all__ = [
     "numbers",
     "only_time_of_communication",
     "open_views",
-    "outside_steps",
     "rows",
     "spread",
     "steps",
 ]  # fmt: skip
 
-KernelKey = Literal["type", "name", "core", "shape"]
 _STEPS = """
 select s.*, coalesce(is_warm_up, false) as is_warm_up
 from (select * from step_summary {where}) as s
@@ -122,11 +122,6 @@ def kernels(
         top=top, columns=columns, by_key=by,
     )  # fmt: skip
     return rows.rename({"key": by})
-
-
-def outside_steps(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
-    """What ranks that have steps did outside all of them: columns of the metric `outside_steps`."""
-    return select(con, "outside_steps", scope, of=RANK)
 
 
 def spread(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:

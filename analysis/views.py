@@ -14,11 +14,15 @@ from npuscope.collector.store import store
 
 from .catalog import sql_metrics
 from .memo import memoize
-from .metric import read_by
+from .metric import Metric, read_by
 from .scope import PLACE, Scope
 
-# Metrics whose views a connection is known to have: to ask it takes as long as a small question.
+# Metrics whose views a connection is known to have, those whose views it lacked when it was first
+# asked, and which of these have no rows: to ask it takes as long as a small question.
 _VIEWS: WeakKeyDictionary[duckdb.DuckDBPyConnection, set[str]] = WeakKeyDictionary()
+_MISSING: WeakKeyDictionary[duckdb.DuckDBPyConnection, tuple[dict[str, Metric], frozenset[str]]] = (
+    WeakKeyDictionary()
+)
 # A query that is not only a select of tables, as the engine serializes it.
 _OPAQUE = re.compile(r'"error":true|"type":"(TABLE_FUNCTION|SHOW_REF)"')
 
@@ -34,27 +38,37 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
     """
     if names is not None and _VIEWS.get(con, set()).issuperset(names):
         return
-    present = _present(con)
-    missing = {metric.view: metric for metric in sql_metrics() if metric.view and not metric.over}
-    for view in missing.keys() & present:
-        del missing[view]
-    ((versions,),) = con.execute(f"select getvariable('{store.EMPTY_SUMMARIES}')").fetchall()
-    empty = {*(versions or ())}
+    if con not in _MISSING:
+        _MISSING[con] = _missing(con)
+    missing, empty = _MISSING[con]
 
     def create(view: str) -> None:
         entry = missing.pop(view, None)
+        # It may have one since: of what ranks tell together, or of one rank for a trace.
         if entry is not None and view in empty:
             columns = ", ".join(f'null::{one.type} as "{one.name}"' for one in entry.columns)
-            con.execute(f'create temp view "{view}" as select {columns} where false')
+            con.execute(f'create temp view if not exists "{view}" as select {columns} where false')
         elif entry is not None:
             for read in read_by(con, entry.sql):
                 create(read)
-            con.execute(f'create temp view "{view}" as {entry.sql}')
+            con.execute(f'create temp view if not exists "{view}" as {entry.sql}')
 
     for metric in [*missing.values()]:
         if names is None or metric.name in names:
             create(metric.view)
     _VIEWS.setdefault(con, set()).update(names or ())
+
+
+def _missing(con: duckdb.DuckDBPyConnection) -> tuple[dict[str, Metric], frozenset[str]]:
+    """Metrics by the view that `con` lacks, and views of summaries that are kept and empty."""
+    present = _present(con)
+    missing = {
+        metric.view: metric
+        for metric in sql_metrics()
+        if metric.view and not metric.over and metric.view not in present
+    }
+    ((empty,),) = con.execute(f"select getvariable('{store.EMPTY_SUMMARIES}')").fetchall()
+    return missing, frozenset(empty or ())
 
 
 def view_names(con: duckdb.DuckDBPyConnection, query: str) -> set[str] | None:

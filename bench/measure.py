@@ -25,6 +25,7 @@ from statistics import median
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parent / "build" / "bench"
 RESULTS = HERE / "RESULTS.md"
+_TIMEOUT_S = 3_600
 _SAID = 300  # characters that are kept of what a failing command said
 NPUSCOPE = str(Path(sys.executable).parent / "npuscope")
 
@@ -50,7 +51,7 @@ class Usage:
     failed: str = ""
 
 
-def run(command: Command, timeout_s: float = 3_600) -> Usage:
+def run(command: Command) -> Usage:
     """Runs a command once, to its end."""
     command.prepare()
     said_path = BUILD / f"said-{os.getpid()}.log"
@@ -63,7 +64,7 @@ def run(command: Command, timeout_s: float = 3_600) -> Usage:
         process = subprocess.Popen(
             command.arguments, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment
         )
-        status, usage = _wait(process, began + timeout_s)
+        status, usage = _wait(process, began + _TIMEOUT_S)
         wall_s = time.perf_counter() - began
     text = said_path.read_bytes().decode("utf-8", "replace")
     said_path.unlink()
@@ -176,16 +177,14 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def arguments(
-    description: str | None, argv: Sequence[str] | None = None, *, seed: int | None = None
-) -> argparse.Namespace:
+def arguments(description: str | None, *, seed: int | None = None) -> argparse.Namespace:
     """`full` and `runs` of a benchmark's command line, and `seed` where it has a usual one."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--full", action="store_true", help="the sizes of the targets: long")
     parser.add_argument("--runs", type=int, default=0, help="repetitions; the median is shown")
     if seed is not None:
         parser.add_argument("--seed", type=int, default=seed, help="of the generated jobs")
-    chosen = parser.parse_args(argv)
+    chosen = parser.parse_args()
     chosen.runs = chosen.runs or (3 if chosen.full else 1)
     return chosen
 

@@ -187,6 +187,7 @@ def host_pace(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFram
     return select(con, "host_pace", scope)
 
 
+_LEAD_BINS = 240
 _LEAD = """
 with
 _launches as (
@@ -225,9 +226,7 @@ from _choice group by all order by at_ns"""
 #   launch_count  bigint  launches in it
 #   least_ns      bigint  the least lead; below 0: clocks differ by that
 #   lead_ns       double  median lead
-def host_lead(
-    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, bins: int = 240
-) -> pl.DataFrame:
+def host_lead(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, of the first of the ranks chosen that has launches."""
     clause, values = scope.where(RANK)
     ranks = f"select run, capture, rank from host_pace {clause} order by all limit 1"
@@ -235,7 +234,7 @@ def host_lead(
     if first.height:
         scope = Scope(*first.row(0))
     clause, values = scope.where(RANK)
-    return frame(con, _LEAD.format(where=clause or "where true", bins=bins), values)
+    return frame(con, _LEAD.format(where=clause or "where true", bins=_LEAD_BINS), values)
 
 
 def host_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:

@@ -132,15 +132,10 @@ def _lanes(ops: Operations, stage_of: dict[int, int]) -> pl.DataFrame:
     return pl.DataFrame(places, schema=schema, orient="row")
 
 
-def lane_of(ops: Operations) -> pl.Series:
-    """The lane of each operation."""
-    return pl.Series(ops.rank.astype(np.int64) * (len(ops.steps) + 1) + ops.step + 1)
-
-
 def _kernels(ops: Operations, passes: pl.DataFrame) -> pl.DataFrame:
     types = pl.Series(ops.types, dtype=pl.String)
     frame = pl.DataFrame({
-        "at": np.arange(len(ops.rank)), "lane": lane_of(ops),
+        "at": np.arange(len(ops.rank)), "lane": ops.lane,
         "rank": pl.Series(ops.ranks, dtype=pl.Int32)[ops.rank],
         "start": ops.start, "dur": ops.dur, "launch": ops.launch, "stream": ops.stream,
         "type": types[ops.type],
@@ -158,7 +153,7 @@ def _transfers(ops: Operations) -> pl.DataFrame:
     at = transfers_of(ops)
     kinds = pl.Series([ops.types[one].lower() for one in ops.type[at]], dtype=pl.String)
     return pl.DataFrame({
-        "lane": lane_of(ops)[at], "start": ops.start[at], "end": ops.start[at] + ops.dur[at],
+        "lane": ops.lane[at], "start": ops.start[at], "end": ops.start[at] + ops.dur[at],
         "launch": ops.launch[at], "type": kinds,
     })  # fmt: skip
 
@@ -202,7 +197,7 @@ def _work(ops: Operations, kernels: pl.DataFrame, main_kernels: pl.DataFrame) ->
     own = own.with_columns(pl.col("piece").forward_fill().over("lane", "direction"))
     is_launched = own.group_by("lane").agg(pl.col("is_launched").first())
     comm = np.flatnonzero(ops.is_communication)
-    others = pl.DataFrame({"at": comm, "lane": lane_of(ops)[comm], "start": ops.start[comm],
+    others = pl.DataFrame({"at": comm, "lane": ops.lane[comm], "start": ops.start[comm],
                            "launch": ops.launch[comm]}).join(is_launched, on="lane")  # fmt: skip
     is_known = pl.col("is_launched") & (pl.col("launch") != UNKNOWN)
     others = others.with_columns(order=pl.when(is_known).then("launch").otherwise("start"))

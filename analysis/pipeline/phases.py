@@ -267,8 +267,7 @@ def _with_steps(pipeline: Pipeline, rows: pl.DataFrame) -> pl.DataFrame:
     """Phases, and each step of a rank as a whole: from its first operation to its last end."""
     ops = pipeline.ops
     extent = (
-        pl.DataFrame({"lane": ops.rank.astype(np.int64) * (len(ops.steps) + 1) + ops.step + 1,
-                      "start": ops.start, "end": ops.start + ops.dur})
+        pl.DataFrame({"lane": ops.lane, "start": ops.start, "end": ops.start + ops.dur})
         .group_by("lane")
         .agg(pl.col("start").min(), pl.col("end").max())
     )  # fmt: skip

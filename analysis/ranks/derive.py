@@ -8,7 +8,7 @@ Comparing the ranks of one capture ahead of the first reader who asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 import duckdb
 
 from npuscope.collector.store import derived_tier
-from npuscope.collector.store.manifest import capture_manifests, rank_folder
+from npuscope.collector.store.manifest import Manifest, capture_manifests, rank_folder
 
 from .. import rules
 from ..catalog import metric, sql_metrics
@@ -95,9 +95,17 @@ def derive(con: duckdb.DuckDBPyConnection) -> Iterator[Table]:
     yield Table(RESOLVED_COMM, f"select * from ({query}) where {condition}")
 
 
-def compare_capture(
-    store: Path, run: str, capture: str, memory_bytes: int = derived_tier.MEMORY_BYTES
-) -> None:
+def bring_up_to_date(
+    store: Path, members: Sequence[Manifest], memory_bytes: int = derived_tier.MEMORY_BYTES
+) -> dict[str, str]:
+    """Files of the `derived` tier of a capture's ranks by table, as `derived_tier` does it."""
+    versions = {one.name: one.version for one in summaries()}
+    return derived_tier.bring_up_to_date(
+        store, members, version(), derive, summaries=versions, memory_bytes=memory_bytes
+    )
+
+
+def compare_capture(store: Path, run: str, capture: str) -> None:
     """Bring the `derived` tier of a capture up to date; nothing where it is, or where the capture
     is gone.
 
@@ -105,7 +113,4 @@ def compare_capture(
     """
     members = capture_manifests(rank_folder(store, run, capture, 0).parent)
     if members:
-        versions = {one.name: one.version for one in summaries()}
-        derived_tier.bring_up_to_date(
-            store, members, version(), derive, summaries=versions, memory_bytes=memory_bytes
-        )
+        bring_up_to_date(store, members)

@@ -16,13 +16,12 @@ import duckdb
 from npuscope.collector import schema
 from npuscope.collector.literals import file_literal, sql_literal
 from npuscope.collector.store import derived_tier, store
-from npuscope.collector.store.manifest import Manifest, is_store
+from npuscope.collector.store.manifest import Manifest, by_capture, is_store
 
 from ..catalog import metric
 from ..memo import forget
-from ..summaries import summaries
 from ..views import open_views
-from .derive import RESOLVED_COMM, derive, derived_tables, version
+from .derive import RESOLVED_COMM, bring_up_to_date, derive, derived_tables
 
 Key = tuple[str, str]
 _VIEWS = "ranks compared"  # as answers are kept by
@@ -68,20 +67,13 @@ def _derived_files(
 ) -> dict[Key, dict[str, str]]:
     """Files of each capture by table, computed where they are stale; none of a capture that cannot
     be kept."""
-    members = derived_tier.by_capture(manifests)
+    members = by_capture(manifests)
     files: dict[Key, dict[str, str]] = {}
     for key in captures:
         # The store cannot be written, is full, or lost a file that our reader still has open.
         with contextlib.suppress(OSError, duckdb.IOException):
             if key in members:
-                files[key] = derived_tier.bring_up_to_date(
-                    path,
-                    members[key],
-                    version(),
-                    derive,
-                    summaries={one.name: one.version for one in summaries()},
-                    memory_bytes=memory_bytes,
-                )
+                files[key] = bring_up_to_date(path, members[key], memory_bytes)
     return files
 
 

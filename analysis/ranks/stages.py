@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import duckdb
 
+from ..memo import latest
 from ..metric import part_sql, sql_text
 from ..views import frame
 
@@ -22,6 +23,7 @@ _PLACES = """
     where ranks.run = $run and ranks.capture = $capture and coalesce(pp_rank, place) is not null"""
 
 
+@latest
 def rank_stages(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> dict[int, int]:
     """The pipeline stage of each rank of a compared capture: its own coordinate, else its place in
     the groups of its pipeline; ranks of which neither tells are left out."""

@@ -75,6 +75,12 @@ class Operations:
         return result
 
     @property
+    def lane(self) -> Integers:
+        """Rank and step as one number; what is in no step comes before the steps of its rank."""
+        result: Integers = self.rank.astype(np.int64) * (len(self.steps) + 1) + self.step + 1
+        return result
+
+    @property
     def is_followed(self) -> Flags:
         """Of steps: whether the one with the next number was captured, too. What was not captured
         between two steps is no part of either."""

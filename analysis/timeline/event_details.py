@@ -70,7 +70,7 @@ def event_details(
     start_ns, dur_ns of the same operation on the ranks of its group.
     """
     moves = dict(at.ranks["rank", "ahead_ns"].rows())
-    zero = at.window_ns[0] if at.window_ns else 0
+    zero = at.zero_ns
     own = start_ns + zero + moves.get(rank, 0)
     table, key_of, name_of = _TABLES[kind]
     query = _ROW.format(table=table, place=at.place, key=key_of, name=name_of)

@@ -63,19 +63,13 @@ def evidence_place(
         )
         values = [value, of_rank, of_rank, of_step, of_step]
         for rank, start_ns, dur_ns, track, evidence in con.execute(query, values).fetchall():
-            begin = start_ns - _zero_ns(at, rank)
+            begin = start_ns - at.zero_of_ns(rank)
             return EvidencePlace(rank, begin, begin + dur_ns, kind, track or "", evidence)
         return None
     if of_rank is None:
         return None
     query = _GAP.format(place=at.place)
     for from_ns, to_ns in con.execute(query, [of_rank, of_step, of_step]).fetchall():
-        zero_ns = _zero_ns(at, of_rank)
+        zero_ns = at.zero_of_ns(of_rank)
         return EvidencePlace(of_rank, from_ns - zero_ns, to_ns - zero_ns)
     return None
-
-
-def _zero_ns(at: Extent, rank: int) -> int:
-    """The capture's first moment on a rank's own clock."""
-    ahead = dict(at.ranks["rank", "ahead_ns"].rows()).get(rank, 0)
-    return int(ahead) + (at.window_ns[0] if at.window_ns else 0)

@@ -162,9 +162,7 @@ Labels = dict[tuple[str, str], tuple[str, str | None, tuple[int, ...]]]
 
 def _on_shown_clock(read: pl.DataFrame, at: Extent, rank: int) -> pl.DataFrame:
     """Instants on the shown clock, from the capture's first moment."""
-    ahead = dict(at.ranks["rank", "ahead_ns"].rows()).get(rank, 0)
-    zero = at.window_ns[0] if at.window_ns else 0
-    return read.with_columns(pl.col("start_ns") - (ahead + zero), pl.col("key").fill_null(""))
+    return read.with_columns(pl.col("start_ns") - at.zero_of_ns(rank), pl.col("key").fill_null(""))
 
 
 def _group_labels(con: duckdb.DuckDBPyConnection, at: Extent, rank: int) -> Labels:

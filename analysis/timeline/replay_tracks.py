@@ -92,7 +92,7 @@ def _path(job: CaptureJob, at: Extent) -> RankEvents:
             pl.lit("path").alias("kind"), pl.lit("").alias("key"),
             pl.format("{} · {}", "rank", pl.coalesce("type", "part")).alias("name"),
             pl.col("part").replace_strict(parts, return_dtype=pl.UInt8).alias("class"),
-            pl.col("start_ns") - _zero(at), "dur_ns",
+            pl.col("start_ns") - at.zero_ns, "dur_ns",
         ),
         {("path", ""): ("critical path", None, ())}, ("path",), is_nested=False,
     )  # fmt: skip
@@ -105,7 +105,7 @@ def whatif_track(con: duckdb.DuckDBPyConnection, at: Extent, words: Sequence[str
     steps = whatif_steps(con, job, [parse_change(word) for word in words])[:-1]
     span = job.measured
     begins = np.where(span.is_there, span.starts, np.iinfo(np.int64).min).max(axis=1)
-    begins = begins + job.ops.zero_ns - _zero(at)
+    begins = begins + job.ops.zero_ns - at.zero_ns
     predicted = steps["predicted_step_ns"].to_numpy()
     later = begins[0] + np.cumsum(predicted) - predicted
     names = steps["step"].cast(pl.String).fill_null("-")
@@ -137,10 +137,9 @@ def slack_of(
 ) -> int | None:
     """The slack of the operation of a `kind` of track that starts and lasts so, `start_ns` as
     `event_details` has it. Raises CannotAnswer where a replay knows none."""
-    shown_ns = start_ns + _zero(at)
-    own = shown_ns + dict(at.ranks["rank", "ahead_ns"].rows()).get(rank, 0)
+    shown_ns, own_ns = start_ns + at.zero_ns, start_ns + at.zero_of_ns(rank)
     query = _NAMES.format(table=_TABLES[kind], place=at.place)
-    named = con.execute(query, [rank, own, dur_ns]).fetchall()
+    named = con.execute(query, [rank, own_ns, dur_ns]).fetchall()
     alike = tracks.slack.filter(pl.col("rank") == rank, pl.col("dur_ns") == dur_ns)
     if not named:
         raise CannotAnswer(Message("no such operation was recorded"))
@@ -154,7 +153,3 @@ def slack_of(
     if slack is None:
         raise CannotAnswer(Message("nothing in the capture waits for this operation"))
     return slack
-
-
-def _zero(at: Extent) -> int:
-    return at.window_ns[0] if at.window_ns else 0

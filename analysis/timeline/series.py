@@ -50,12 +50,10 @@ class Series:
 
 def rank_series(con: duckdb.DuckDBPyConnection, at: Extent, rank: int) -> tuple[Series, ...]:
     """Every curve of a rank that ever changes, and of memory every one that ever holds any."""
-    ahead = dict(at.ranks["rank", "ahead_ns"].rows()).get(rank, 0)
-    zero = at.window_ns[0] if at.window_ns else 0
     read = frame(con, _SERIES.format(place=at.place), [rank, rank]).filter(
         pl.col("value").is_finite()
     )
-    rows_with_places = read.with_columns(pl.col("at_ns") - (ahead + zero)).sort(
+    rows_with_places = read.with_columns(pl.col("at_ns") - at.zero_of_ns(rank)).sort(
         "at_ns", maintain_order=True
     )
     curves = rows_with_places.partition_by(

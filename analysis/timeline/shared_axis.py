@@ -67,6 +67,15 @@ class Extent:
         first, last = self.ranks["first_ns"] - ahead, self.ranks["last_ns"] - ahead
         return int(first.to_list()[first.arg_min() or 0]), int(last.to_list()[last.arg_max() or 0])
 
+    @property
+    def zero_ns(self) -> int:
+        """The capture's first moment on the shown clock; 0 where there is none."""
+        return self.window_ns[0] if self.window_ns else 0
+
+    def zero_of_ns(self, rank: int) -> int:
+        """The same moment on a rank's own clock."""
+        return self.zero_ns + int(dict(self.ranks["rank", "ahead_ns"].rows()).get(rank, 0))
+
     def of(self, ranks: Sequence[int] | None) -> pl.DataFrame:
         """Rows of some ranks, or of all."""
         return self.ranks if ranks is None else self.ranks.filter(pl.col("rank").is_in(list(ranks)))

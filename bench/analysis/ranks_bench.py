@@ -13,31 +13,14 @@ import json
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor
-from datetime import datetime, timezone
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
-import npuscope
-from bench.measure import (
-    BUILD,
-    Command,
-    arguments,
-    failures,
-    interleave,
-    report,
-    run,
-    table,
-    verdict,
-)
-from npuscope.analysis.summaries import summaries, summarise
-from npuscope.collector import schema, staging
-from npuscope.collector.store import segments, store
+import duckdb
+
+from bench.inputs.new_store import in_two_processes, publish_rank, store_once
+from bench.measure import Command, arguments, failures, interleave, report, run, table, verdict
 from npuscope.collector.store.compact import compact
-from npuscope.collector.store.compact_files import Place
-from npuscope.collector.store.folder_handles import staging_name
-from npuscope.collector.store.manifest import Manifest, Segment, create_store, rank_folder
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
 
@@ -49,24 +32,16 @@ JOBS = {
 SLOW = 37
 _CAPTURE = "made"
 _TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "launches", "counters")
-_MEMORY_BYTES = 1 << 30
 
 
 def store_it(ranks: int) -> Path:
     """The store of a job of so many ranks; kept for the next time."""
-    path = BUILD / f"ranks_{ranks}"
-    record = path / ".bench.json"
-    made_by = json.dumps([schema.digest(), *sorted(one.version for one in summaries())])
-    if record.is_file() and record.read_text() == made_by:
-        return path
-    shutil.rmtree(path, ignore_errors=True)
-    create_store(path)
-    # Not forked: the engine of another store may have threads in this process.
-    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        list(pool.map(partial(_publish, path, ranks), range(2)))
-    compact(path)
-    record.write_text(made_by)
-    return path
+
+    def write(path: Path) -> None:
+        in_two_processes(partial(_publish, path, ranks), range(2))
+        compact(path)
+
+    return store_once(f"ranks_{ranks}", write, [])
 
 
 def _publish(path: Path, ranks: int, half: int) -> None:
@@ -79,44 +54,20 @@ def _publish(path: Path, ranks: int, half: int) -> None:
     }  # fmt: skip
     frames = canonical_frames(Job(name="ranks", **planted), tables=_TABLES, capture=_CAPTURE)
     by_rank = {
-        name: frame.partition_by("rank", as_dict=True)
-        for name, frame in (
-            (name, frame.drop("pmu") if "pmu" in frame.columns else frame)
-            for name, frame in frames.items()
-        )
+        name: frame.drop("pmu", strict=False).partition_by("rank", as_dict=True)
+        for name, frame in frames.items()
     }
     for rank in range(half, ranks, 2):
-        folder = rank_folder(path, "ranks", _CAPTURE, rank)
-        staged = folder / staging_name()
-        staged.mkdir(parents=True)
-        con = staging.open_staging(staged, memory_bytes=_MEMORY_BYTES)
-        try:
+
+        def fill(con: duckdb.DuckDBPyConnection, rank: int = rank) -> None:
             for name, parts in by_rank.items():
                 if (rank,) in parts:
                     rows = parts[(rank,)].drop("run", "capture", "rank")
                     con.register("_rows", rows.to_arrow())
                     con.execute(f'insert into "{name}" by name select * from _rows')
                     con.unregister("_rows")
-            written = segments.write_tables(con, ("ranks", _CAPTURE, rank), staged)
-        finally:
-            con.close()
-        shutil.rmtree(staged / staging.SPILL, ignore_errors=True)
-        located = {name: [Place(str(staged / one.file))] for name, one in written.items()}
-        told = segments.write_summaries(staged, located, summarise, _MEMORY_BYTES)
-        store.publish(path, staged, _manifest(rank, written, told))
 
-
-def _manifest(rank: int, written: dict[str, Segment], told: dict[str, Segment]) -> Manifest:
-    generation = "made"
-    return Manifest(
-        run="ranks", capture=_CAPTURE, rank=rank, generation=generation,
-        npuscope_version=npuscope.__version__, schema_digest=schema.digest(),
-        reading_digest=schema.reading_digest(),
-        published_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        rank_origin="bench", source_root="", sources=[], window_start_ns=0, window_end_ns=0,
-        tables=segments.in_generation(written, generation),
-        summaries=segments.in_generation(told, generation),
-    )  # fmt: skip
+        publish_rank(path, ("ranks", _CAPTURE, rank), fill, window_ns=(0, 0))
 
 
 def _name(path: Path) -> set[tuple[int, str]]:

@@ -11,97 +11,50 @@ beside. Limits: a scrape below 0.5 s and 20 MB, at most 30,000 series.
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 import subprocess
 import sys
 import time
 import urllib.request
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from datetime import datetime, timezone
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
-import npuscope
-from bench.measure import BUILD, arguments, report, table, verdict
+import duckdb
+
+from bench.inputs.new_store import in_two_processes, publish_rank, store_once
+from bench.measure import arguments, report, table, verdict
 from npuscope.analysis.ranks.derive import compare_capture
-from npuscope.analysis.summaries import summaries, summarise
-from npuscope.collector import schema, staging
-from npuscope.collector.store import segments, store
 from npuscope.collector.store.compact import compact
-from npuscope.collector.store.compact_files import Place
-from npuscope.collector.store.folder_handles import staging_name
-from npuscope.collector.store.manifest import (
-    Manifest,
-    Segment,
-    create_store,
-    rank_folder,
-    write_index,
-)
+from npuscope.collector.store.manifest import rank_folder, write_index
 from npuscope.dashboard.exporter.snapshot import MAX_SERIES
 
 LIMIT_S, LIMIT_BYTES = 0.5, 20e6
 LAYERS, EXPERTS, STEPS = 58, 256, 2
 START_NS = 1_764_246_877_000_000_000
 _KEY = ("large", "made")
-_MEMORY_BYTES = 1 << 30
 
 
 def store_it(ranks: int) -> Path:
     """The store, kept for the next time."""
-    path = BUILD / f"exporter_{ranks}"
-    record = path / ".bench.json"
-    rules = sorted(one.version for one in summaries())
-    made_by = json.dumps([schema.digest(), *rules, *_rows(0, 1)])
-    if record.is_file() and record.read_text() == made_by:
-        return path
-    shutil.rmtree(path, ignore_errors=True)
-    create_store(path)
-    # Not forked: the engine of another store may have threads in this process.
-    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        list(pool.map(partial(_publish, path, ranks), range(2)))
-    write_index(rank_folder(path, *_KEY, 0).parent)
-    compact(path)
-    compare_capture(path, *_KEY)
-    record.write_text(made_by)
-    return path
+
+    def write(path: Path) -> None:
+        in_two_processes(partial(_publish, path, ranks), range(ranks))
+        write_index(rank_folder(path, *_KEY, 0).parent)
+        compact(path)
+        compare_capture(path, *_KEY)
+
+    return store_once(f"exporter_{ranks}", write, _rows(0, 1))
 
 
-def _publish(path: Path, ranks: int, half: int) -> None:
-    """Every second rank, from `half` on."""
-    aside = path / staging_name()
-    aside.mkdir()
-    con = staging.open_staging(aside, memory_bytes=_MEMORY_BYTES)
-    try:
-        for rank in range(half, ranks, 2):
-            folder = rank_folder(path, *_KEY, rank)
-            staged = folder / staging_name()
-            staged.mkdir(parents=True)
-            for statement in _rows(rank, ranks):
-                con.execute(f"truncate {statement.split()[2]}")
-                con.execute(statement)
-            written = segments.write_tables(con, (*_KEY, rank), staged)
-            located = {name: [Place(str(staged / one.file))] for name, one in written.items()}
-            told = segments.write_summaries(staged, located, summarise, _MEMORY_BYTES)
-            store.publish(path, staged, _manifest(rank, written, told))
-    finally:
-        con.close()
-        shutil.rmtree(aside)
+def _publish(path: Path, ranks: int, rank: int) -> None:
+    def fill(con: duckdb.DuckDBPyConnection) -> None:
+        for statement in _rows(rank, ranks):
+            con.execute(statement)
 
-
-def _manifest(rank: int, written: dict[str, Segment], told: dict[str, Segment]) -> Manifest:
-    return Manifest(
-        run=_KEY[0], capture=_KEY[1], rank=rank, generation="made",
-        npuscope_version=npuscope.__version__, schema_digest=schema.digest(),
-        reading_digest=schema.reading_digest(),
-        published_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        rank_origin="bench", source_root="", sources=[], window_start_ns=START_NS,
-        window_end_ns=START_NS + STEPS * 10**9, tables=segments.in_generation(written, "made"),
-        summaries=segments.in_generation(told, "made"),
-    )  # fmt: skip
+    window_ns = (START_NS, START_NS + STEPS * 10**9)
+    publish_rank(path, (*_KEY, rank), fill, window_ns=window_ns)
 
 
 def _rows(rank: int, ranks: int) -> list[str]:

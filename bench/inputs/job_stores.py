@@ -7,28 +7,17 @@ that what all ranks do together is together in every repetition.
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 import duckdb
 import polars as pl
 
-import npuscope
-from bench.measure import BUILD
+from bench.inputs.new_store import in_two_processes, publish_rank, store_once
 from npuscope.analysis.ranks.derive import compare_capture
-from npuscope.analysis.summaries import summaries, summarise
-from npuscope.collector import schema, staging
-from npuscope.collector.store import segments, store
-from npuscope.collector.store.compact_files import Place
-from npuscope.collector.store.folder_handles import staging_name
-from npuscope.collector.store.manifest import Manifest, create_store, rank_folder, write_index
+from npuscope.collector.store.manifest import rank_folder, write_index
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
 
@@ -39,7 +28,6 @@ JOB = Job(
 )  # fmt: skip
 KERNELS = 500  # of a rank in one repetition, about
 _CAPTURE = "made"
-_MEMORY_BYTES = 1 << 30
 _APART_NS = 20_000
 # Of every rank once, of every step once, of every repetition.
 _ONCE = frozenset({"ranks", "groups", "expert_placement"})
@@ -66,70 +54,42 @@ class Repeated:
     period_ns: int
 
 
-def store_it(repeats: int, *, jobs: int = 2, job: Job = JOB) -> Path:
+def store_it(repeats: int, *, job: Job = JOB) -> Path:
     """The store of 64 ranks x 10 steps x (500 x `repeats`) kernels; kept for the next time."""
+
+    def write(path: Path) -> None:
+        in_two_processes(partial(_publish_half, job, path, repeats), range(2))
+        write_index(rank_folder(path, job.name, _CAPTURE, 0).parent)
+        compare_capture(path, job.name, _CAPTURE)
+
     name = "job" if job is JOB else job.name
-    path = BUILD / f"{name}_{job.world_size}x{STEPS}x{repeats}"
-    record = path / ".bench.json"
-    versions = sorted(one.version for one in summaries())
-    made_by = json.dumps([schema.digest(), *versions, asdict(job), _NUMBERED, _RECORDED])
-    if record.is_file() and record.read_text() == made_by:
-        return path
-    shutil.rmtree(path, ignore_errors=True)
-    create_store(path)
-    # Not forked: the engine of another store may have threads in this process.
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        list(pool.map(partial(_publish_part, job, path, repeats, jobs), range(jobs)))
-    write_index(rank_folder(path, job.name, _CAPTURE, 0).parent)
-    compare_capture(path, job.name, _CAPTURE)
-    record.write_text(made_by)
-    return path
+    recipe = [asdict(job), _NUMBERED, _RECORDED]
+    return store_once(f"{name}_{job.world_size}x{STEPS}x{repeats}", write, recipe)
 
 
-def _publish_part(job: Job, path: Path, repeats: int, parts: int, part: int) -> None:
-    """Every so manyth rank."""
+def _publish_half(job: Job, path: Path, repeats: int, half: int) -> None:
+    """Every second rank, from `half` on."""
     frames = canonical_frames(job, tables=_TABLES, capture=_CAPTURE)
     timed = [frames[name] for name in ("kernels", "comm_ops")]
     first = min(min(one["start_ns"].to_list()) for one in timed)
     last = max(max((one["start_ns"] + one["dur_ns"]).to_list()) for one in timed)
     how = Repeated(repeats, last - first + _APART_NS)
-    for rank in range(part, job.world_size, parts):
+    for rank in range(half, job.world_size, 2):
         mine = {
             name: rows.filter(pl.col("rank") == rank).drop("run", "capture", "rank", "pmu",
                                                            strict=False)
             for name, rows in frames.items()
         }  # fmt: skip
-        publish(path, (job.name, _CAPTURE, rank), mine, how)
+        publish_rank(path, (job.name, _CAPTURE, rank), partial(_fill, tables=mine, how=how))
 
 
-def publish(
-    path: Path, key: tuple[str, str, int], tables: Mapping[str, pl.DataFrame], how: Repeated
+def _fill(
+    con: duckdb.DuckDBPyConnection, tables: Mapping[str, pl.DataFrame], how: Repeated
 ) -> None:
-    """One rank's tables, repeated, with its summaries."""
-    staged = rank_folder(path, *key) / staging_name()
-    staged.mkdir(parents=True)
-    con = staging.open_staging(staged, memory_bytes=_MEMORY_BYTES)
-    try:
-        for name, rows in tables.items():
-            if not rows.is_empty():
-                _insert(con, name, rows, how)
-        written = segments.write_tables(con, key, staged)
-    finally:
-        con.close()
-    shutil.rmtree(staged / staging.SPILL, ignore_errors=True)
-    located = {name: [Place(str(staged / one.file))] for name, one in written.items()}
-    told = segments.write_summaries(staged, located, summarise, _MEMORY_BYTES)
-    generation = "made"
-    manifest = Manifest(
-        run=key[0], capture=key[1], rank=key[2], generation=generation,
-        npuscope_version=npuscope.__version__, schema_digest=schema.digest(),
-        reading_digest=schema.reading_digest(),
-        published_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        rank_origin="bench", source_root="", sources=[], window_start_ns=None, window_end_ns=None,
-        tables=segments.in_generation(written, generation),
-        summaries=segments.in_generation(told, generation),
-    )  # fmt: skip
-    store.publish(path, staged, manifest)
+    """One rank's tables, repeated."""
+    for name, rows in tables.items():
+        if not rows.is_empty():
+            _insert(con, name, rows, how)
 
 
 def _insert(con: duckdb.DuckDBPyConnection, table: str, rows: pl.DataFrame, how: Repeated) -> None:

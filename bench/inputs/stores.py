@@ -6,28 +6,14 @@ and all were shuffled before the store sorted them.
 
 from __future__ import annotations
 
-import json
-import shutil
-from concurrent.futures import ProcessPoolExecutor
-from datetime import datetime, timezone
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 import duckdb
 
-import npuscope
-from bench.measure import BUILD
-from npuscope.collector import schema, staging
-from npuscope.collector.store import segments, store
-from npuscope.collector.store.folder_handles import staging_name
-from npuscope.collector.store.manifest import (
-    Manifest,
-    create_store,
-    manifests,
-    rank_folder,
-    write_index,
-)
+from bench.inputs.new_store import in_two_processes, publish_rank, store_once
+from npuscope.collector.store import store
+from npuscope.collector.store.manifest import Manifest, manifests, rank_folder, write_index
 
 STEPS = 20
 START_NS = 1_736_405_443_862_052_130
@@ -41,24 +27,18 @@ def window_ns(kernels: int) -> int:
     return kernels * KERNEL_PERIOD_NS
 
 
-def publish(ranks: int, kernels: int, ops: int, *, jobs: int = 2) -> Path:
+def publish(ranks: int, kernels: int, ops: int) -> Path:
     """A store of so many ranks with so many kernels and operations each; kept for the next time."""
-    path = BUILD / f"store_{ranks}x{kernels}x{ops}"
-    record, made_by = path / ".bench.json", json.dumps([schema.digest(), _fill_sql(0, 1, 1)])
-    if record.is_file() and record.read_text() == made_by:
-        return path
-    shutil.rmtree(path, ignore_errors=True)
-    create_store(path)
-    write = partial(_publish, path, kernels, ops)
-    if ranks == 1:
-        write(0)
-    else:
-        # Not forked: the engine of another store may have threads in this process.
-        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-            list(pool.map(write, range(ranks)))
-    write_index(rank_folder(path, *_KEY, 0).parent)
-    record.write_text(made_by)
-    return path
+
+    def write(path: Path) -> None:
+        write_rank = partial(_publish, path, kernels, ops)
+        if ranks == 1:
+            write_rank(0)
+        else:
+            in_two_processes(write_rank, range(ranks))
+        write_index(rank_folder(path, *_KEY, 0).parent)
+
+    return store_once(f"store_{ranks}x{kernels}x{ops}", write, _fill_sql(0, 1, 1))
 
 
 def rank_manifest(path: Path) -> Manifest:
@@ -67,36 +47,14 @@ def rank_manifest(path: Path) -> Manifest:
 
 
 def _publish(path: Path, kernels: int, ops: int, rank: int) -> None:
-    folder = rank_folder(path, *_KEY, rank)
-    staged = folder / staging_name()
-    staged.mkdir(parents=True)
-    con = staging.open_staging(staged, memory_bytes=_MEMORY_BYTES)
-    try:
+    def fill(con: duckdb.DuckDBPyConnection) -> None:
         for statement in _fill_sql(rank, kernels, ops):
             con.execute(statement)
-        tables = segments.write_tables(con, (*_KEY, rank), staged)
-    finally:
-        con.close()
-    shutil.rmtree(staged / staging.SPILL, ignore_errors=True)
-    generation = "made"
-    manifest = Manifest(
-        run=_KEY[0],
-        capture=_KEY[1],
-        rank=rank,
-        generation=generation,
-        npuscope_version=npuscope.__version__,
-        schema_digest=schema.digest(),
-        reading_digest=schema.reading_digest(),
-        published_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        rank_origin="bench",
-        source_root="",
-        sources=[],
-        window_start_ns=START_NS,
-        window_end_ns=START_NS + window_ns(kernels),
-        tables=segments.in_generation(tables, generation),
-        summaries={},
-    )
-    store.publish(path, staged, manifest)
+
+    publish_rank(
+        path, (*_KEY, rank), fill, window_ns=(START_NS, START_NS + window_ns(kernels)),
+        memory_bytes=_MEMORY_BYTES, with_summaries=False,
+    )  # fmt: skip
 
 
 def _fill_sql(rank: int, kernels: int, ops: int) -> list[str]:

@@ -73,7 +73,6 @@ _ANALYSIS = {
     "CommAnalyzerMatrix": {"op_name": "renamed(op_name, r.r)", "step": "renamed(step, r.r)"},
     "StepTraceTime": {"step": "cast(step + r.r * {steps} as text)"},
 }  # fmt: skip
-_ONCE = ("PROFILING_ENABLE", "PROFILING_DISABLE")
 _SLOTS = 1 << 12  # ids between a name and its next repetition; pools of names are smaller
 
 

@@ -51,10 +51,10 @@ def tile(text: str, rules: Sequence[Rule]) -> Tile:
     return Tile((*pieces, text[end:]), tuple(starts), tuple(growths))
 
 
-def join(texts: Iterable[str], separator: str = ", ") -> Iterator[str]:
-    """Texts that are not empty, with a separator between them."""
+def join(texts: Iterable[str]) -> Iterator[str]:
+    """Texts that are not empty, with a comma between them."""
     between = ""
     for text in texts:
         if text:
             yield between + text
-            between = separator
+            between = ", "

@@ -11,13 +11,12 @@ beyond 0.5 %, 95 % of ranges contain the truth.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from dataclasses import replace
 
 import numpy as np
 
-from bench.measure import arguments, report, table, verdict
+from bench.measure import arguments, commit, report, table, verdict
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay.capture_changes import apply_change
 from npuscope.analysis.replay.capture_what_if import predicted_steps
@@ -85,13 +84,12 @@ def main() -> int:
     header = ("micro-batches", "seed", "pairs", "mean error", "rms", "largest",
               "within 1 % (another seed: 1.5 %)", "a run is unsure by", "truth in range",
               "mean width")  # fmt: skip
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True,
-                            check=True).stdout.strip()  # fmt: skip
     share = float(np.mean(inside_all))
     report(
         "What if: other numbers of micro-batches",
         f"{table(header, rows)}\n\nseeds {FIRST} to {FIRST + seeds - 1}, {steps} steps, commit"
-        f" {commit}\n\nlargest mean error {worst:.2%}, {verdict(worst, MOST_BIAS, at_least=False)};"
+        f" {commit()}\n\nlargest mean error {worst:.2%},"
+        f" {verdict(worst, MOST_BIAS, at_least=False)};"
         f" {share:.1%} of ranges contain the truth, {verdict(share, LEAST, at_least=True)}",
     )
     return 0

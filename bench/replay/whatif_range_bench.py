@@ -9,13 +9,12 @@ was. 60 pairs with --full, else 12. Limit: 95 % of ranges contain the truth.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections import defaultdict
 
 import numpy as np
 
-from bench.measure import arguments, report, table, verdict
+from bench.measure import arguments, commit, report, table, verdict
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay.capture_changes import apply_change
 from npuscope.analysis.replay.capture_what_if import predicted_steps
@@ -67,11 +66,9 @@ def main() -> int:
     share = sum(one[0] for part in told.values() for one in part) / count
     header = ("change", "pairs", "truth inside", "mean width", "mean error", "largest",
               "nothing changes", "lost time, off by")  # fmt: skip
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True,
-                            check=True).stdout.strip()  # fmt: skip
     report(
         "What if: ranges with contention",
-        f"{table(header, rows)}\n\nseeds 9001 to {9000 + count}, commit {commit}\n\n"
+        f"{table(header, rows)}\n\nseeds 9001 to {9000 + count}, commit {commit()}\n\n"
         f"{share:.1%} of ranges contain the truth, {verdict(share, LEAST, at_least=True)}",
     )
     return 0

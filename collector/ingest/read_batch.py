@@ -197,17 +197,12 @@ def _gather(
     source = task.source
     reading = ReadLog(warnings=list(source.warnings), rules=dict(source.rules))
     deadline = deadline_of(task)
-
-    def advance_in_time(n_bytes: int) -> None:
-        deadline.check()
-        advance(n_bytes)
-
     try:
         # What readers put aside belongs to their connection, and goes with it.
         with ThreadPoolExecutor(1) as beside, closing(base.cursor()) as con:
             digests = beside.submit(source_records, source, deadline)
             with deadline.interrupts(con):
-                facts = fill_tables(con, task, reading, advance_in_time, deadline)
+                facts = fill_tables(con, task, reading, advance, deadline)
             manifest = manifest_of(task, reading, facts, digests.result(), generation)
             filled = nonempty(con, schema.tables()) - facts.left_out
             counted = [f"(select '{name}', count(*) from \"{name}\")" for name in sorted(filled)]

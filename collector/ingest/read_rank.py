@@ -119,13 +119,8 @@ def read_rank(task: RankTask, summarise: Summarise | None, advance: Advance) -> 
     least_bytes = DATABASE_PROCESS_BYTES if "main_db" in task.source.files else PROCESS_BYTES
     process_bytes = task.memory_bytes or least_bytes
     deadline = deadline_of(task)
-
-    def advance_in_time(n_bytes: int) -> None:
-        deadline.check()
-        advance(n_bytes)
-
     while True:
-        done = ProgressCount(advance_in_time)
+        done = ProgressCount(advance)
         outcome = _read_within(process_bytes, task, summarise, done, deadline)
         process_bytes *= 2
         is_limited = task.memory_bytes is not None or process_bytes > _machine_bytes() // 2
@@ -314,6 +309,11 @@ def _run_readers(
     deadline: Deadline,
 ) -> dict[str, str]:
     """Let each reader fill what is still empty; returns files that could not be read, and why."""
+
+    def advance_in_time(n_bytes: int) -> None:
+        deadline.check()
+        advance(n_bytes)
+
     failed: dict[str, str] = {}
     filled = frozenset[str]()
     tables = source.selection.inputs - tables_without_device(source, reading)
@@ -326,10 +326,10 @@ def _run_readers(
         if reader == MAIN_DB and not has_steps(source) and "trace" in source.files:
             missing -= {"host_ops"}
         if not missing or _is_spared(con, source, reader, missing):
-            advance(size)
+            advance_in_time(size)
             continue
         began = time.monotonic()
-        done = ProgressCount(advance)
+        done = ProgressCount(advance_in_time)
         try:
             read_of(reader)(con, source, reading, missing, done)
         except (TraceFormatError, OSError, duckdb.Error) as error:

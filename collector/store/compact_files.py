@@ -25,7 +25,7 @@ from ..small_files import LIST_BYTES, crc32_of, decode, read_own
 from . import mirror
 from .batches import Batch, SharedFile, read_batch
 from .folder_handles import require_regular
-from .manifest import Manifest, Segment, folder_value, rank_folder, update
+from .manifest import Manifest, Segment, by_capture, folder_value, rank_folder, update
 
 COMPACTED = "compacted.json"
 
@@ -126,7 +126,8 @@ def places(store: Path, manifests: Sequence[Manifest]) -> dict[str, list[Place]]
     one is gone from a bucket.
     """
     located: dict[str, list[Place]] = defaultdict(list)
-    for folder, members in _by_capture(store, manifests):
+    for key, members in by_capture(manifests).items():
+        folder = rank_folder(store, *key, 0).parent
         files: list[str] = []
         for one in _files(folder, members):
             located[one.table].append(Place(f"{folder}/{one.file}", one.condition))
@@ -151,7 +152,8 @@ def torn(
     missing: dict[tuple[str, str, int], str] = {}
     if mirror.url_behind(store) is not None and not with_copies:
         return missing
-    for folder, members in _by_capture(store, manifests):
+    for key, members in by_capture(manifests).items():
+        folder = rank_folder(store, *key, 0).parent
         files = [*_files(folder, members)]
         with contextlib.suppress(FileNotFoundError):  # what could not be got is missing below
             mirror.fetch(folder, (one.file for one in files))
@@ -165,8 +167,7 @@ def torn(
             if not is_whole:
                 mirror.forget(folder / one.file)
                 for rank in one.ranks:
-                    key = (members[0].run, members[0].capture, rank)
-                    missing.setdefault(key, f"{folder}/{one.file}")
+                    missing.setdefault((*key, rank), f"{folder}/{one.file}")
     return missing
 
 
@@ -225,16 +226,6 @@ def _files(folder: Path, members: Sequence[Manifest]) -> Iterator[_File]:
                 if one.file and rank not in copied[table]:
                     file = f"rank={rank}/{one.file}"
                     yield _File(table, file, one.size_bytes, (rank,), one.crc32)
-
-
-def _by_capture(
-    store: Path, manifests: Sequence[Manifest]
-) -> Iterator[tuple[Path, list[Manifest]]]:
-    members: dict[tuple[str, str], list[Manifest]] = defaultdict(list)
-    for manifest in manifests:
-        members[manifest.run, manifest.capture].append(manifest)
-    for (run, capture), ranks in members.items():
-        yield rank_folder(store, run, capture, 0).parent, ranks
 
 
 def _condition(use: Use) -> str:

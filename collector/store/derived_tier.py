@@ -17,7 +17,6 @@ import hashlib
 import os
 import re
 import shutil
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -71,14 +70,6 @@ class DerivedTier(msgspec.Struct, frozen=True):
             if not GENERATION.fullmatch(folder) and folder:
                 raise ValueError(f"no name of results: {folder!r}")
             require_own_files(folder, self.tables)
-
-
-def by_capture(manifests: Iterable[Manifest]) -> dict[tuple[str, str], list[Manifest]]:
-    """Manifests of each run and capture."""
-    members: dict[tuple[str, str], list[Manifest]] = defaultdict(list)
-    for manifest in manifests:
-        members[manifest.run, manifest.capture].append(manifest)
-    return dict(members)
 
 
 def digest_of(members: Iterable[Manifest], version: str) -> str:

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -276,6 +276,14 @@ def _has_rows(manifest: Manifest, batch: Batch | None) -> bool:
     """Whether it has files of its own, or its batch can be read and is of its generation."""
     generation = batch.generations.get(manifest.rank) if batch else None
     return not manifest.batch or generation == manifest.generation
+
+
+def by_capture(manifests: Iterable[Manifest]) -> dict[tuple[str, str], list[Manifest]]:
+    """Manifests of each run and capture."""
+    members: dict[tuple[str, str], list[Manifest]] = defaultdict(list)
+    for manifest in manifests:
+        members[manifest.run, manifest.capture].append(manifest)
+    return dict(members)
 
 
 def odd_places(store: Path, manifests: Sequence[Manifest]) -> list[Path]:

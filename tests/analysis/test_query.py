@@ -11,7 +11,8 @@ import pytest
 
 from npuscope.analysis import query
 from npuscope.analysis.catalog import metric
-from npuscope.analysis.scope import Scope
+from npuscope.analysis.scope import ALL, RANK, Scope
+from npuscope.analysis.views import select
 from npuscope.errors import UsageError
 from tests.analysis.tables import connect, fill, kernel, op
 
@@ -36,7 +37,7 @@ def test_filters_are_values_never_sql() -> None:
     assert query.steps(made, Scope("' or 1=1 --")).is_empty()
     assert query.kernels(made, Scope(HOSTILE, rank=9, step=1))["total_ns"].to_list() == [5, 5]
     assert query.comm(made, Scope("b", "c", 9, 2)).height == 1
-    assert query.outside_steps(made, Scope("b", rank=9)).is_empty()
+    assert select(made, "outside_steps", Scope("b", rank=9), of=RANK).is_empty()
     assert query.capture_facts(made, Scope("b"))["rank_count"].to_list() == [2]
 
 
@@ -48,7 +49,7 @@ def test_rows_and_columns_have_a_fixed_order() -> None:
     places = [(row["run"], row["rank"], row["step"]) for row in steps.to_dicts()]
     assert places == [(r, n, s) for r in ("b", HOSTILE) for n in (9, 10) for s in (1, 2)]
     for name, frame in {
-        "outside_steps": query.outside_steps(made),
+        "outside_steps": select(made, "outside_steps", ALL, of=RANK),
         "spread": query.spread(made),
         "capture_facts": query.capture_facts(made),
     }.items():

@@ -129,7 +129,7 @@ def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     alone[kernels] = until - at - talking.within(ops.rank[kernels], at, until)
     # What kernels lose beside transfers, they last longer to hide them.
     alone = np.round(alone / (1 - (job.contention.lost_ratio or 0.0))).astype(np.int64)
-    step = ops.rank.astype(np.int64) * (len(ops.steps) + 1) + ops.step + 1
+    step = ops.lane
     # Transfers by their ends, kernels by their starts.
     moment = np.where(mask, ends, starts)
     both = np.flatnonzero(mask | kernels)

@@ -12,7 +12,9 @@ import msgspec
 import pytest
 
 from npuscope.analysis import query
+from npuscope.analysis.scope import ALL, RANK
 from npuscope.analysis.summaries import summaries, summarise
+from npuscope.analysis.views import select
 from npuscope.collector import schema
 from npuscope.collector.ingest import read_batch
 from npuscope.collector.ingest.ingest import IngestResult, ingest
@@ -104,7 +106,7 @@ def test_figures_of_selected_steps_are_those_of_all(whole: Path, fresh: Any, ste
             assert 0 < count(con, table) < every[table], table
         assert {row["step"] for row in query.steps(con).to_dicts()} == set(chosen)
         assert any("only steps" in note for note in query.notes(con))
-        assert query.outside_steps(con).is_empty()
+        assert select(con, "outside_steps", ALL, of=RANK).is_empty()
 
 
 @pytest.mark.slow
@@ -168,7 +170,7 @@ def test_without_operations_nothing_looks_like_no_communication(whole: Path, fre
         for name in ("communication_ns", "overlapped_ns", "exposed_communication_ns", "free_ns",
                      "stage_ns", "bubble_ns", "profiler_bubble_ns", "masking_ratio"):  # fmt: skip
             assert row[name] is None, name
-    for row in query.outside_steps(con).to_dicts():
+    for row in select(con, "outside_steps", ALL, of=RANK).to_dicts():
         assert row["op_count"] is row["communication_ns"] is None
 
 
