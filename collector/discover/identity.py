@@ -88,7 +88,8 @@ def identify(
     for file in files.get("profiler_metadata", ()) if not answers and device_id is None else ():
         answers += _valid(read_metadata(file.path).rank, "rank in profiler_metadata")
     if database and not answers and device_id is None:
-        told = parse_metadata(dict(ask(database[0].path, [("META_DATA", _METADATA)])[0]))
+        rows = ask(database[0].path, [("META_DATA", _METADATA)])[0]
+        told = parse_metadata({str(name): value for name, value in rows})
         answers += _valid(told.rank, "rank in META_DATA of the DB")
     for path, info in machines.items() if not answers or framework == "msprof" else ():
         # Beside what torch_npu and MindSpore say of the rank, this is what the process was told.
