@@ -83,7 +83,7 @@ def slow_links(material: Material) -> Iterator[Finding]:
         "Test the link without the job (hccn_tool), look for errors and retransmissions, a port at"
         " a lower speed, traffic of another job.",
         rows.drop("size_bytes", "end_rank", "pair_count", "is_only_link"),
-        "npuscope comm PATH --by link",
+        "npuscope comm PATH --by matrix",
         changes=[word for one in culprits for word in _repairs(one)],
     )
 

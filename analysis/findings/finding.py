@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,7 +11,8 @@ import polars as pl
 
 from npuscope.messages import Message, join
 
-from ..wording import ms, shell_word
+from ..scope import Scope
+from ..wording import ms
 
 Certainty = Literal["measured", "estimated", "hint"]
 CERTAINTIES: dict[Certainty, str] = {
@@ -20,6 +21,8 @@ CERTAINTIES: dict[Certainty, str] = {
     "hint": "worth a look; its cost is not in the profile",
 }
 EVIDENCE_ROWS = 5
+# Commands that do not take both a rank and a step.
+_OPTIONS: dict[str, tuple[str, ...]] = {"memory": ("rank",), "experts plan": ()}
 # Without a gain in a capture that has others: members of groups were not captured.
 _WITH_OTHERS = ("uncaptured_ranks", "exposed_communication")
 
@@ -83,10 +86,25 @@ def gain_words(one: Finding) -> str:
     return Message(words, beside=shlex.join(one.beside), **values)
 
 
-def with_commands(findings: Iterable[Finding], path: str) -> list[Finding]:
-    """Findings whose commands name what the user opened."""
-    place = shell_word(path)
-    return [replace(one, command=one.command.replace("PATH", place)) for one in findings]
+def with_commands(findings: Iterable[Finding], places: Mapping[tuple[str, str], str],
+                  scope: Scope) -> list[Finding]:  # fmt: skip
+    """Findings whose commands name what the user opened, by run and capture (`capture_place`), and
+    the rank and step that were chosen."""
+    return [
+        replace(one, command=_command(one.command, places[one.run, one.capture], scope))
+        for one in findings
+    ]
+
+
+def _command(command: str, place: str, scope: Scope) -> str:
+    verb = command[: command.index(" PATH")].removeprefix("npuscope ")
+    chosen = {name: scope.values().get(name) for name in _OPTIONS.get(verb, ("rank", "step"))}
+    options = (
+        f" --{name} {value}"
+        for name, value in chosen.items()
+        if value is not None and f"--{name} " not in command
+    )
+    return command.replace("PATH", place) + "".join(options)
 
 
 def by_gain(findings: Iterable[Finding]) -> list[Finding]:

@@ -10,10 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import polars as pl
 
 from .. import query
 from ..memo import memoize
 from ..scope import ALL, Scope
+from ..views import frame
+from ..wording import shell_word
 from .finding import Finding, by_gain, with_commands
 
 if TYPE_CHECKING:
@@ -29,15 +32,33 @@ def findings(
 ) -> list[Finding]:
     """What is worth changing in the chosen captures, the most predicted gain first.
 
-    `path` stands in the commands that show more; `experts` are of the one capture chosen, where
-    they are known already.
+    `path` stands in the commands that show more of the capture; `experts` are of the one capture
+    chosen, where they are known already.
     """
     findings_here: list[Finding] = []
+    places: dict[tuple[str, str], str] = {}
     for one in query.capture_facts(con, scope).to_dicts():
-        findings_here += _findings_of(
-            con, replace(scope, run=one["run"], capture=one["capture"]), known=experts
-        )
-    return with_commands(by_gain(findings_here), path)
+        here = replace(scope, run=one["run"], capture=one["capture"])
+        findings_here += _findings_of(con, here, known=experts)
+        places[one["run"], one["capture"]] = capture_place(con, here, path)
+    return with_commands(by_gain(findings_here), places, scope)
+
+
+def capture_place(con: duckdb.DuckDBPyConnection, scope: Scope, path: str) -> str:
+    """A path as commands take it, with the options that choose the scope's run and capture where
+    the open tables have others."""
+    runs = _captures(con)
+    words = [shell_word(path)]
+    if runs["run"].n_unique() > 1:
+        words += ["--run", shell_word(scope.run or "")]
+    if runs.filter(run=scope.run).height > 1:
+        words += ["--capture", shell_word(scope.capture or "")]
+    return " ".join(words)
+
+
+@memoize
+def _captures(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    return frame(con, "select distinct run, capture from ranks")
 
 
 @memoize

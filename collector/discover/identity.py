@@ -1,9 +1,9 @@
 """Which rank a profile folder belongs to and when it was recorded.
 
 Rank, first answer wins: number in `profiler_info_<rank>.json`; `rank_id` inside it; the DB's
-RANK_DEVICE_MAP; number in the DB's file name; `rank` of `distributed_args` in profiler_metadata;
-`rank_id` of msprof's info.json. Never the folder's name (users rename folders) and never the
-device (rank 2 may run on device 4).
+RANK_DEVICE_MAP; number in the DB's file name; `rank` of `distributed_args` in profiler_metadata or
+the DB's META_DATA, else the rank's place in its groups there; `rank_id` of msprof's info.json.
+Never the folder's name (users rename folders) and never the device (rank 2 may run on device 4).
 
 Window: the profiler's own clock readings; the DB's session; msprof's start_info and end_info; else
 first and last times found in the kernel table or at both ends of the timeline.
@@ -30,7 +30,7 @@ from typing import Any
 from npuscope.messages import Message
 
 from ..model import Framework, Role, SourceFile
-from ..readers.metadata.profiler_metadata import read_metadata
+from ..readers.metadata.profiler_metadata import parse_metadata, read_metadata
 from ..small_files import open_regular, read_small
 from ..wall_clock import EPOCH_FROM_NS
 from .database_facts import Row, ask
@@ -41,6 +41,8 @@ _US = re.compile(rb'"ts"\s*:\s*"?(\d{6,17})(?:\.(\d{1,3}))?')
 _CELL_US = re.compile(r"\s*(\d{6,17})(?:\.(\d{1,3})\d*)?\s*")
 # Where a rank came from that some collectors write for every device.
 OF_INFO = "rank_id in info.json"
+_METADATA = """select name, value from META_DATA
+    where name in ('distributed_args', 'parallel_group_info') limit 64"""
 _CSV_START = re.compile(r"(task )?start time\(us\)|task start time")
 
 
@@ -85,6 +87,10 @@ def identify(
     # It is of the process: of one whose devices are ranks each it tells none.
     for file in files.get("profiler_metadata", ()) if not answers and device_id is None else ():
         answers += _valid(read_metadata(file.path).rank, "rank in profiler_metadata")
+    if database and not answers and device_id is None:
+        rows = ask(database[0].path, [("META_DATA", _METADATA)])[0]
+        told = parse_metadata({str(name): value for name, value in rows})
+        answers += _valid(told.rank, "rank in META_DATA of the DB")
     for path, info in machines.items() if not answers or framework == "msprof" else ():
         # Beside what torch_npu and MindSpore say of the rank, this is what the process was told.
         if device_id is None or path.endswith(f".{device_id}"):  # else it speaks of all devices

@@ -47,7 +47,14 @@ def with_ranks(identities: Sequence[tuple[str, Identity]]) -> list[Identity]:
             number = next(free)
             numbers.append((number, []))
         next(held for n, held in numbers if n == number).append(one)
-        warning = Message("no file records the rank: numbered {number}", number=number)
+        words = "no file records the rank: numbered {number}"
+        if taken_ranks:
+            words = (
+                "no file records the rank: numbered {number}, the first that is free. If it is"
+                " another rank of the job, groups, waits and missing ranks are wrong: a file"
+                " profiler_info_<rank>.json, or rank<N> in the name of a GPU's trace, tells it"
+            )
+        warning = Message(words, number=number)
         ranks[place] = replace(one, rank=number, origin=ORIGIN, warnings=(*one.warnings, warning))
     return ranks
 

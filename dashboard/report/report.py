@@ -17,7 +17,7 @@ import polars as pl
 from npuscope.analysis import means, query
 from npuscope.analysis.doctor.limits import least_rank_count
 from npuscope.analysis.experts.cost.load_overview import Overview, hottest
-from npuscope.analysis.findings.findings import findings
+from npuscope.analysis.findings.findings import capture_place, findings
 from npuscope.analysis.flops.losses import loss_notes, together
 from npuscope.analysis.ranks.stragglers.blame import by_rank, later_steps, rank_blame
 from npuscope.analysis.report_rows import (
@@ -31,7 +31,7 @@ from npuscope.analysis.report_rows import (
     report_pipeline,
 )
 from npuscope.analysis.scope import Scope
-from npuscope.analysis.wording import megabytes, ms, percent, plain, ranks_named, shell_word, us
+from npuscope.analysis.wording import megabytes, ms, percent, plain, ranks_named, us
 from npuscope.collector.wall_clock import EPOCH_FROM_NS
 from npuscope.messages import Message, join
 
@@ -77,7 +77,9 @@ def report(
             _communication(con, here, top),
             _waits(con, here, top),
             pipeline_section(ran),
-            experts_blocks(overview, top=top, path=path) if here.rank is None else (),
+            experts_blocks(overview, top=top, place=capture_place(con, here, path))
+            if here.rank is None
+            else (),
             _memory(con, here) if charts else (),
             _limits(con, here),
         )
@@ -375,8 +377,8 @@ def _limits(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
         yield Bullets("What to know about these figures", tuple(notes))
 
 
-def experts_blocks(overview: Overview | None, *, top: int, path: str) -> Iterator[Block]:
-    """What a report says of expert load."""
+def experts_blocks(overview: Overview | None, *, top: int, place: str) -> Iterator[Block]:
+    """What a report says of expert load; `place` stands in the command that plans."""
     if overview is None:
         yield Sentence(NO_LOAD)
         return
@@ -401,7 +403,7 @@ def experts_blocks(overview: Overview | None, *, top: int, path: str) -> Iterato
     if overview.item == "device":
         yield Sentence(COLLECT)
     elif overview.devices_count and overview.devices_count > 1:
-        command = f"npuscope experts plan {shell_word(path)} --devices {overview.devices_count}"
+        command = f"npuscope experts plan {place} --devices {overview.devices_count}"
         yield Sentence(Message("a better placement and its gain: `{command}`", command=command))
 
 

@@ -1,11 +1,12 @@
 """Hardware and host counters of a profiler database as rows of (device, name, series, time, value).
 
-Values stay as recorded, so a series says the database's unit: `Read(B/s)` here, `Read(MB/s)` in a
-timeline. Names are the timeline's where it has the counter:
+Values stay as recorded. Names are the timeline's where it has the counter; its values are brought
+to these units (trace_view.sql), so that the same rank has the same rows:
 
     AI Core Freq          MHz                          LLC 0 Read/Hit Rate    Hit Rate(%), 0..100
     HBM 0/Read            Read(B/s), also Write        LLC 0 Read/Throughput  Throughput(B/s)
     DDR/Read, DDR/Write   Read(B/s), Write(B/s)        QoS OTHERS             value
+    APP/HBM, APP/DDR      B, also Device               APP/Memory             B, of both
     read_bandwidth, write_band_width, read_ost, write_ost  acc N (one series per accelerator)
     L2 Buffer Bw Level, Mata Bw Level                  like the name
 
@@ -33,13 +34,14 @@ class _Counter:
     """A counter table: SQL for its name, the ids the name needs, and series by column.
 
     `word` is a column of string ids, in SQL `word`. Without `series` every other column is one,
-    under its own name.
+    under its own name. `total` is the name and series of all of them added up.
     """
 
     name: str
     ids: tuple[str, ...] = ()
     word: str | None = None
     series: dict[str, tuple[str, str]] = field(default_factory=dict)  # column -> (name, series)
+    total: tuple[str, str] | None = None
 
 
 def _port(name: str, column: str) -> _Counter:
@@ -67,6 +69,11 @@ COUNTERS: dict[str, _Counter] = {
         "'DDR'",
         series={"read": ("name || '/Read'", "'Read(B/s)'"),
                 "write": ("name || '/Write'", "'Write(B/s)'")},
+    ),
+    "NPU_MEM": _Counter(
+        "case lower(word) when 'app' then 'APP' when 'device' then 'Device' end", (), "type",
+        {"ddr": ("name || '/DDR'", "'B'"), "hbm": ("name || '/HBM'", "'B'")},
+        ("name || '/Memory'", "'B'"),
     ),
     "QOS": _Counter("'QoS ' || coalesce(word, '?')", word="eventName", series={
         "bandwidth": ("name", "'value'")}),
@@ -121,10 +128,15 @@ def _fill_one(
         sources[f"v{number}"] = ("real", _quote(present[column.lower()]))
     if not columns:
         return
-    values = ", ".join(
-        f"{{'name': {name}, 'series': {series}, 'value': v{number}}}"
+    entries = [
+        (*counter.series.get(column, ("name", sql_literal(column))), f"v{number}")
         for number, column in enumerate(columns)
-        for name, series in [counter.series.get(column, ("name", sql_literal(column)))]
+    ]
+    if counter.total:
+        entries.append((*counter.total, " + ".join(value for *_, value in entries)))
+    values = ", ".join(
+        f"{{'name': {name}, 'series': {series}, 'value': {value}}}"
+        for name, series, value in entries
     )
     # A word is a string id; some versions write the text itself.
     sql = f"""

@@ -16,6 +16,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,14 @@ if TYPE_CHECKING:
 _EDGE_BYTES = 1 << 16
 _MOST_BYTES = 16 << 20  # groups of ten thousand ranks are listed there
 _EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:')
-_EVENTS_FIRST = re.compile(rb'\s*\{\s*"traceEvents"\s*:')
+_EVENTS_FIRST = re.compile(rb'\s*(\{\s*"traceEvents"\s*:|\[\s*\{)')
+# Categories of PyTorch's events, and those that no trace of Ascend has.
+_OF_PYTORCH = re.compile(
+    rb'"cat"\s*:\s*"(cpu_op|python_function|user_annotation|kernel|cuda_runtime|gpu_memcpy)"'
+)
+_OF_GPU = re.compile(
+    rb'"cat"\s*:\s*"((cuda|xpu)_(runtime|driver)|gpu_(memcpy|memset|user_annotation)|ac2g)"'
+)
 _BEHIND_BYTES = 1 << 20
 _MARKS = (b'"deviceProperties"', b'"distributedInfo"', b'"traceEvents"')
 _OPTIONS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
@@ -68,11 +76,15 @@ class KinetoHead:
 
 def read_head(path: str, beginning: bytes) -> KinetoHead:
     """The head of a trace that begins so. Programs that write traces anew may put events first:
-    then the keys behind them tell, but for a packed file. Raises OSError."""
-    if _EVENTS_FIRST.match(beginning) and not path.endswith(".gz"):
-        behind = _EVENTS.split(_ending(path, _BEHIND_BYTES))[-1]
-        return parse_head(behind + b'"traceEvents":')
-    return parse_head(beginning)
+    then the keys behind them tell, and where they left these out, the events. Raises OSError."""
+    first = _EVENTS_FIRST.match(beginning)
+    is_cheap = first is not None and first[1].startswith(b"{") and not path.endswith(".gz")
+    if first is None or not (is_cheap or _OF_PYTORCH.search(beginning)):
+        return parse_head(beginning)
+    ending = _ending(path, _BEHIND_BYTES)
+    head = parse_head(_EVENTS.split(ending)[-1] + b'"traceEvents":')
+    is_gpus = _OF_GPU.search(beginning) or _OF_GPU.search(ending)
+    return replace(head, is_kineto=True) if is_gpus else head
 
 
 def parse_head(beginning: bytes) -> KinetoHead:
@@ -240,7 +252,15 @@ def read_beginning(path: str) -> bytes:
 
 
 def _ending(path: str, most_bytes: int = _EDGE_BYTES) -> bytes:
+    """The last bytes; a packed file is unpacked for them from its beginning."""
     with open_regular(path) as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - most_bytes))
-        return file.read()
+        stream = decompress(file)
+        if stream is file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - most_bytes))
+            return file.read()
+        data = b""
+        with suppress(*_READ_ERRORS):
+            while part := stream.read(most_bytes):
+                data = (data + part)[-most_bytes:]
+        return data

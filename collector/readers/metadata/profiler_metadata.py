@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +99,7 @@ def parse_metadata(mapping: Mapping[str, object]) -> ProfilerMetadata:
         world_size = next((len(g.global_ranks) for g in groups if g.kind == "world"), 0) or None
     return ProfilerMetadata(
         job_name=next((name for k in _JOB_KEYS if (name := text(lower.get(k)))), None),
-        rank=natural(args.get("rank")),
+        rank=_own_rank(args, groups),
         world_size=world_size,
         sizes=tuple(_sizes(args, groups)),
         groups=groups,
@@ -107,6 +107,17 @@ def parse_metadata(mapping: Mapping[str, object]) -> ProfilerMetadata:
         environment=_texts(lower.get("env_variables")),
         model_config=_texts(lower.get("model_config")),
     )
+
+
+def _own_rank(args: Mapping[str, object], groups: Iterable[ProcessGroup]) -> int | None:
+    """The rank as the job tells it, else as its place in every group does."""
+    places = {
+        group.global_ranks[group.group_rank]
+        for group in groups
+        if group.group_rank is not None and group.group_rank < len(group.global_ranks)
+    }
+    told = natural(args.get("rank"))
+    return places.pop() if told is None and len(places) == 1 else told
 
 
 def group_rows(metadata: ProfilerMetadata, rank: int) -> pa.Table:

@@ -54,7 +54,9 @@ _WORDS = {
     "host_ops": (("kind", "level", "name", "input_shapes", "input_dtypes", "module"), "host_words"),
     "counters": (("name", "series"), "counter_words"),
 }
-_MACROS = ("_is_computing", "_call_name", "_api_level", "_other_level")
+_MACROS = (
+    "_is_computing", "_call_name", "_api_level", "_other_level", "_bytes_of", "_counted_as",
+)  # fmt: skip
 WORDS_FROM_BYTES = 32 << 20  # below this, looking for them costs more than it saves
 # Kinds of staged events that may be a device's.
 _DEVICE_KINDS = ("device", "plane", "other", "counter", "flow")

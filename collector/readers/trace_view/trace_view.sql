@@ -92,9 +92,17 @@ where coalesce(p.kind, '') not in ('communication', 'hardware', 'overlap', 'fram
     and (p.kind = 'marks' or a.id is not null or o.domain is not null or o.event_type is not null);
 
 -- name: counters
+-- In the databases' units: msprof's MB and KB are of 1024, and their bytes are cut to whole ones there. A hit rate
+-- stands as a fraction beside its "%"; one above 1 tells that it is none.
 insert into counters by name
-select p.device_id, c.name, c.series, c.timestamp_ns, c.value
-from _trace_counter c left join _trace_process p on p.pid = c.pid;
+with fraction as (
+    select coalesce(max(value) <= 1, false) as is_one from _trace_counter where series = 'Hit Rate(%)'
+)
+select p.device_id, c.name, _counted_as(c.name, c.series) as series, c.timestamp_ns,
+    case when _bytes_of(c.name, c.series) is not null then trunc(c.value * _bytes_of(c.name, c.series))
+         when c.series = 'Hit Rate(%)' and f.is_one then c.value * 100
+         else c.value end as value
+from fraction f, _trace_counter c left join _trace_process p on p.pid = c.pid;
 
 -- name: kernels
 -- Without a kernel table: the device's tasks that compute. HCCL's wrapper kernels stand beside them.
@@ -381,6 +389,14 @@ create or replace temp macro _other_level(name) as
         when 'ascendcl' then 'acl' when 'hccl' then 'communication' when 'ge' then 'model' when 'api' then null
         else nullif(lower(regexp_extract(name, '^(\w+)@', 1)), '') end;
 
+create or replace temp macro _bytes_of(name, series) as
+    case when regexp_matches(name, '^(HBM|LLC|DDR|APP|Device)\b')
+         then case when ends_with(series, '(MB/s)') then 1 << 20 when series = 'KB' then 1 << 10 end end;
+
+create or replace temp macro _counted_as(name, series) as
+    case when _bytes_of(name, series) is null then series
+         else regexp_replace(series, '[KM]B(/s\)|$)', 'B\1') end;
+
 -- name: host_words
 select unnest([kind, name]) as word from (select distinct kind, name from _trace_host)
 union all select unnest([_api_level(level, name), _call_name(name)]) from (select distinct level, name from _trace_api)
@@ -390,7 +406,7 @@ union all select unnest([input_shapes, input_dtypes, module])
     from (select distinct input_shapes, input_dtypes, module from _trace_host)
 
 -- name: counter_words
-select unnest([name, series]) as word from (select distinct name, series from _trace_counter)
+select unnest([name, _counted_as(name, series)]) as word from (select distinct name, series from _trace_counter)
 
 -- name: host_ops
 insert into host_ops by name from _trace_host_op;

@@ -18,7 +18,17 @@ import numpy as np
 import polars as pl
 
 from .bar_lines import seconds
-from .log_lines import COLOUR, COLUMNS, MINDFORMERS, MORE_COLUMNS, POSITIVE, SUMS, LogEntry, parse
+from .log_lines import (
+    COLOUR,
+    COLUMNS,
+    MINDFORMERS,
+    MMENGINE,
+    MORE_COLUMNS,
+    POSITIVE,
+    SUMS,
+    LogEntry,
+    parse,
+)
 
 _NAMES = (*COLUMNS, *MORE_COLUMNS)
 # Told apart in one pass, without a look back: what is no number is seen when it is read as one.
@@ -31,7 +41,7 @@ _TOKEN = re.compile(rf"({_TIME})|({_NUMBER})|([ \t]+)")
 _TOGETHER = frozenset(("", ",", "-", "+", ".", "_"))
 _COUNT = re.compile(r"\d{1,18}")
 # What a number is divided by on its way into a column.
-_DIVISORS = (1.0, 1e3, 100.0, 2.0**-30, 2.0**-20)
+_DIVISORS = (1.0, 1e3, 1e4, 100.0, 2.0**-30, 2.0**-20)
 _MOST_FORMS, _MOST_TRIED = 8, 64
 _MOST_NUMBERS = 400
 _FEWEST = 4  # lines that are worth a pattern
@@ -98,7 +108,7 @@ def form_of(line: str) -> Form | None:
     between = (line[one.end() : other.start()] for one, other in pairwise(numbers))
     if not _TOGETHER.isdisjoint(between):  # another line may have one number there
         return None
-    epoch = MINDFORMERS.search(line)
+    epoch = MINDFORMERS.search(line) or MMENGINE.search(line)
     starts = {epoch.start(1), epoch.start(2), epoch.start(3)} if epoch else set()
     steps = [at for at, token in enumerate(numbers) if token.start() in starts]
     figures: list[tuple[int, str, float, float]] = []

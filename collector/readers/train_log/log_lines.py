@@ -9,6 +9,7 @@
     steps: 10 loss: 8.1 iter time (s): 1.234 samples/sec: 51.9              DeepSpeed's pipelines
     Training epoch 0, iteration 9/99 | global_step: 9 | reduced_train_loss: 8.1 | ...   NeMo
     iteration: 3 / 100 | timing/rollout : 71.2 | timing/all : 120.1 |       MindSpeed-RL
+    Epoch(train)  [1][  10/7330]  lr: 2.0e-03  time: 0.3  data_time: 0.01  loss: 1.5   mmengine
 
 What stands before (times, `[rank0]:`, `(Worker pid=1)`, colours) does not matter, nor do fields
 that nobody asks for.
@@ -104,6 +105,12 @@ _COLUMNS: dict[str, tuple[str, float]] = {
     "actor/pg_loss": ("loss", 1.0),
     "actor/grad_norm": ("grad_norm", 1.0),
     "actor/lr": ("learning_rate", 1.0),
+    # verl of 2024, which tells phases and no step's time.
+    "timing/gen": ("generation_s", 1.0),
+    "timing/ref": ("reference_s", 1.0),
+    "timing/update_actor": ("update_actor_s", 1.0),
+    "timing/update_critic": ("update_critic_s", 1.0),
+    "actor/lr(1e-4)": ("learning_rate", 1e4),
     # MindSpeed-RL. What runs beside generation counts as far as it does not.
     "timing/all": ("elapsed_s", 1.0),
     "timing/rollout": ("generation_s", 1.0),
@@ -162,7 +169,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ITERATION = re.compile(r"\biteration(?::?\s+(\d{1,18})\s*/\s*\d{1,18}|:\s*(\d{1,18}))\s*\|")
 # Of several steps only DeepSpeed's pipelines speak so; others tell how many there are.
 _STEP = re.compile(r"(?<![\w/.-])step(?:s(?=: \d+ loss: ))?\s*:\s*(\d{1,18})(?![\w.])")
-_KEY = r"iter time \(s\)|[A-Za-z][\w/]*(?:\((?:s|1e-3)\))?"
+_KEY = r"iter time \(s\)|[A-Za-z][\w/]*(?:\((?:s|1e-[34])\))?"
 _PAIR = re.compile(rf"(?<![\w/.])({_KEY})\s*:\s*({_NUMBER}\s?%?)(?=[\s,;|]|$)")
 # A file logger's, which verl writes: keys are those of its lines.
 _DATA = re.compile(r'\{\s*"step"\s*:\s*(\d{1,18})\s*,\s*"data"\s*:\s*(\{[^{}]*\})\s*\}')
@@ -177,6 +184,9 @@ _RECORD_STEP = re.compile(
 _BESIDE_LOSS = frozenset({"step", "global_step", "epoch", "grad_norm", "learning_rate"})
 _ARGUMENT = re.compile(r"(?<!\w)(seq_length|global_batch_size|world_size) \.{2,} (\d{1,18})(?!\S)")
 MINDFORMERS = re.compile(r"\bEpoch:\[\s*(\d+)/\s*\d+\],\s*step:\[\s*(\d+)/\s*(\d+)\],(.*)")
+MMENGINE = re.compile(r"\bEpoch\(train\)\s*\[(\d{1,9})\]\s*\[\s*(\d{1,9})/\s*(\d{1,9})\](\s.*)")
+_MMENGINE_ITERATION = re.compile(r"\bIter\(train\)\s*\[\s*(\d{1,18})/\s*\d{1,18}\](\s.*)")
+_MMENGINE_TIME = re.compile(r"(?<=\s)time:(?=\s+\S+\s+data_time:)")  # a step's mean, in s
 # In 2023 `loss:[8.1/8.2], time:512.3 ms`: the step's and the mean loss.
 _FORMERS_PAIR = re.compile(rf"(\w+):\s*\[?({_NUMBER})(?:/{_NUMBER})?\]?(?:ms|T)?(?=[,\s}}]|$)")
 _FORMERS_TIME = re.compile(r"\btime:(?=\s*[-+\d.,eE]+\s*ms\b)")
@@ -222,6 +232,11 @@ def parse(line: bytes, *, is_ended: bool = True) -> Iterator[LogEntry]:
         number = (int(epoch[1]) - 1) * int(epoch[3]) + int(epoch[2])
         pairs = _FORMERS_PAIR.findall(_FORMERS_TIME.sub("per_step_time:", epoch[4]))
         yield from _entries_of(number, pairs, text[: epoch.start()])
+    elif "(train)" in text and (epoch := MMENGINE.search(text)):
+        number = (int(epoch[1]) - 1) * int(epoch[3]) + int(epoch[2])
+        yield from _entries_of(number, _of_mmengine(epoch[4]))
+    elif "(train)" in text and (step := _MMENGINE_ITERATION.search(text)):
+        yield from _entries_of(int(step[1]), _of_mmengine(step[2]))
     elif step := _STEP.search(text):
         found = _PAIR.findall(text[step.end() :])
         yield from _steps_of(int(step[1]), found, text[: step.start()])
@@ -253,17 +268,24 @@ def _piped_fields(step: int, text: str, before: str) -> Iterator[LogEntry]:
     yield from _entries_of(step, pairs, before, is_percent=True)
 
 
+def _of_mmengine(text: str) -> list[tuple[str, str]]:
+    return _PAIR.findall(_MMENGINE_TIME.sub("elapsed_s:", text))
+
+
 def _steps_of(step: int, found: list[tuple[str, str]], before: str) -> Iterator[LogEntry]:
     """Of a line of figures with their names, unless it tells of an evaluation alone."""
     pairs = [(key.lower().removeprefix("train/"), value) for key, value in found]
-    if not {"loss", "timing_s/step", "timing_s/gen"}.isdisjoint(dict(pairs)):
+    if not {"loss", "timing_s/step", "timing_s/gen", "timing/gen"}.isdisjoint(dict(pairs)):
         yield from _entries_of(step, pairs, before)
 
 
 def _record(text: str) -> Iterator[LogEntry]:
     pairs: list[tuple[str, str]] = [(key.lower(), value) for key, value in _MEMBER.findall(text)]
-    if not _BESIDE_LOSS & dict(pairs).keys():
+    names = dict(pairs).keys()
+    if not _BESIDE_LOSS & names:
         return
+    if "data_time" in names:  # mmengine's scalars.json
+        pairs = [("elapsed_s" if key == "time" else key, value) for key, value in pairs]
     step = _RECORD_STEP.search(text)
     yield from _entries_of(int(step[1]) if step else None, pairs)
 

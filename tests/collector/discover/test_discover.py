@@ -125,6 +125,26 @@ def test_untold_ranks_are_numbered_past_the_known(tmp_path: Path) -> None:
         "a_ascend_pt": 1, "b_ascend_pt": 0, "c_ascend_pt": 2, "d_ascend_pt": 5
     }  # fmt: skip
 
+    # Its place in its groups tells the same; groups that differ tell nothing.
+    groups: dict[str, dict[str, object]] = {
+        "g0": {"group_name": "tp", "group_rank": 1, "global_ranks": [2, 3]},
+              "g1": {"group_name": "dp", "group_rank": 0, "global_ranks": [3, 7]}}  # fmt: skip
+    (told / "profiler_metadata.json").write_text(json.dumps({"parallel_group_info": groups}))
+    output = write_rank(tmp_path / "e_ascend_pt", None) / "ASCEND_PROFILER_OUTPUT"
+    with closing(sqlite3.connect(output / "ascend_pytorch_profiler.db")) as database:
+        database.execute("create table META_DATA (name text, value text)")
+        group = json.dumps({"g2": {"group_rank": 2, "global_ranks": [4, 5, 6]}})
+        database.execute("insert into META_DATA values ('parallel_group_info', ?)", [group])
+        database.commit()
+    known = {"a_ascend_pt": 1, "b_ascend_pt": 0, "c_ascend_pt": 2, "e_ascend_pt": 6}
+    assert ranks(tmp_path) == {**known, "d_ascend_pt": 3}
+    groups["g1"]["global_ranks"] = [5, 9]
+    (told / "profiler_metadata.json").write_text(json.dumps({"parallel_group_info": groups}))
+    assert ranks(tmp_path) == {**known, "d_ascend_pt": 3}
+    [guess] = [one for one in discover(tmp_path).ranks if "d_ascend" in one.root]
+    [warning] = guess.warnings
+    assert warning.startswith("no file records the rank: numbered 3, the first that is free.")
+
 
 def test_window_from_the_profilers_clocks(tmp_path: Path) -> None:
     folder = write_rank(tmp_path / "a_ascend_pt", None)

@@ -75,6 +75,20 @@ def test_a_file_that_is_named_is_read_alone(tmp_path: Path) -> None:
     with store.open(tmp_path / "store") as con:
         starts = con.execute("select min(start_ns) from kernels").fetchone()
     assert starts == (BASE_NS + 1_030_000,)
+    # Packed, or without the keys of the head: then the events tell what it is, and no more.
+    packed = pack(tmp_path / "wednesday.json.gz", again.read_text())
+    (found,) = discover(packed).ranks
+    assert (found.framework, found.rank, found.window_start_ns) == (
+        "kineto", 5, same.window_start_ns,
+    )  # fmt: skip
+    for content in ({"traceEvents": EVENTS, "metadata": {}}, EVENTS):
+        again.write_text(json.dumps(content))
+        (found,) = discover(again).ranks
+        assert (found.framework, found.window_start_ns) == ("kineto", 990_000)
+        assert found.warnings == ("no file records the rank: numbered 0",)
+    # What the framework's process alone tells may be of an NPU.
+    again.write_text(json.dumps([event for event in EVENTS if event.get("cat") == "cpu_op"]))
+    assert [one.framework for one in discover(again).ranks] == ["pytorch"]
     (tmp_path / "sent").mkdir()
     (tmp_path / "sent" / "rank0.json.zst").touch()
     with pytest.raises(TraceNotFound, match="unpack it"):
@@ -92,7 +106,8 @@ def test_a_name_that_suggests_a_trace_is_looked_into(tmp_path: Path, name: str) 
 def test_other_files_are_no_traces_and_of_many_most_are_not_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path / "trace_chrome.json", head={})
+    browsers = [{**event, "cat": "v8"} for event in EVENTS]
+    write(tmp_path / "trace_chrome.json", browsers, head={})
     (tmp_path / "trace_bad.json.gz").write_bytes(b"no gzip")
     (tmp_path / "rank_empty.json").touch()
     (tmp_path / "rank_0_config.json").write_text('{"schemaVersion": 1, "lr": 1e-3}')

@@ -36,6 +36,15 @@ OTHERS = {
     "2019": " iteration {i}/ 99999 | elapsed time per iteration (ms): {a} | lm loss {b} |",
     "pipeline": "steps: {i} loss: {a} iter time (s): {b} samples/sec: {c}",
     "filed": '{{"step": {i}, "data": {{"timing_s/step": {a}, "actor/lr": {b}, "x/y": {c}}}}}',
+    "mmengine": "2023/02/01 10:11:12 - mmengine - INFO - Epoch(train)  [{d}][{i:5d}/99999]  lr: {c}"
+    "  eta: 1 day, 2:03:04  time: {a}  data_time: 0.0100  memory: 3456  loss: {b}  loss_cls: {a}",
+    "mmengine's iterations": "INFO - Iter(train) [{i:5d}/99999]  base_lr: {c} lr: {c}  eta: 2:03:04"
+    "  time: {a}  data_time: {c}  memory: 3456  grad_norm: {b}  loss: {a}",
+    "mmengine's scalars": '{{"lr": {c}, "data_time": {c}, "loss": {a}, "time": {b}, "iter": {i},'
+    ' "memory": 3456, "step": {i}}}',
+    "verl of 2024": "step:{i} - timing/gen:{a} - timing/ref:{b} - timing/values:{c} -"
+    " timing/adv:{b} - timing/update_critic:{a} - critic/lr(1e-4):0.100 - timing/update_actor:{c} -"
+    " actor/pg_loss:{b} - actor/lr(1e-4):{c} - actor/grad_norm:{a}",
     "sft": "step:{i} - train/loss:{a} - train/lr(1e-3):{b} - train/time(s):{c} - train/mfu:{a}",
 }
 VALUES = (

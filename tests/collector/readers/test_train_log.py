@@ -171,6 +171,45 @@ def test_hugging_face(read: Any) -> None:
     assert only(state) == {"step": 5, "loss": 1.5, "not_finite_count": 1.0}
 
 
+@pytest.mark.slow
+def test_mmengine_and_verl_of_2024(read: Any) -> None:
+    epochs = read(
+        "2022/10/21 22:31:46 - mmengine - INFO - Epoch(train)  [2][ 100/7330]  lr: 2.0000e-03  eta:"
+        " 1 day, 5:44:08  time: 0.5388  data_time: 0.0041  memory: 3456  grad_norm: 5.2401  loss:"
+        " 1.5012  loss_cls: 0.9000\n"
+        "2022/10/21 22:40:00 - mmengine - INFO - Epoch(val)  [2][10/10]  loss: 9.1  data_time: 0.1 "
+        " time: 0.2\n"
+    )
+    assert only(epochs) == {
+        "step": 7430, "elapsed_s": 0.5388, "learning_rate": 2e-3, "grad_norm": 5.2401,
+        "loss": 1.5012,
+    }  # fmt: skip
+    steps = read(
+        "10/21 22:31:46 - mmengine - INFO - Iter(train) [   50/80000]  base_lr: 1.0000e-02 lr:"
+        " 1.0000e-02  eta: 11:12:13  time: 0.5043  data_time: 0.0098  memory: 5027  loss: 2.1250\n"
+    )
+    assert only(steps) == {
+        "step": 50, "elapsed_s": 0.5043, "learning_rate": 0.01, "loss": 2.125
+    }  # fmt: skip
+    scalars = read(
+        '{"lr": 0.01, "data_time": 0.0098, "loss": 2.125, "time": 0.5043, "iter": 50, "memory":'
+        ' 5027, "step": 50}\n{"aAcc": 71.0, "data_time": 0.02, "time": 0.3, "step": 8000}\n'
+    )
+    assert only(scalars) == only(steps)
+    verl = read(
+        "step:0 - timing/gen:21.470 - timing/ref:4.360 - timing/values:5.800 - critic/kl:0.000 -"
+        " timing/adv:0.109 - timing/update_critic:15.664 - critic/grad_norm:1023.278 -"
+        " critic/lr(1e-4):0.100 - timing/update_actor:20.314 - actor/entropy_loss:0.433 -"
+        " actor/pg_loss:-0.005 - actor/grad_norm:1.992 - actor/lr(1e-4):0.010 -"
+        " response_length/mean:239.133\n"
+    )
+    assert only(verl) == {
+        "step": 0, "generation_s": 21.47, "reference_s": 4.36, "advantage_s": 0.109,
+        "update_critic_s": 15.664, "update_actor_s": 20.314, "loss": -0.005, "grad_norm": 1.992,
+        "learning_rate": 1e-6,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "prefix",
     ["", "[default7]:", "(RayWorker pid=1, ip=10.0.0.1) ", "7: ", "\x1b[36m(W pid=2)\x1b[0m "],

@@ -39,7 +39,7 @@ def blocks(rows: list[Row], top: int = 10) -> list[Block]:
     con = connect()
     fill(con, "ranks", [{"rank": 0, "ep_size": 2}])
     fill(con, "expert_load", rows)
-    return list(experts_blocks(overview_of(con), top=top, path="a b"))
+    return list(experts_blocks(overview_of(con), top=top, place="'a b'"))
 
 
 def texts(found: list[Block]) -> list[str]:
@@ -92,7 +92,7 @@ def test_nothing_is_said_where_nothing_is_known() -> None:
     con = connect()
     assert overview_of(con) is None
     assert (
-        list(experts_blocks(None, top=3, path="x")) == [Sentence(NO_LOAD)]
+        list(experts_blocks(None, top=3, place="x")) == [Sentence(NO_LOAD)]
         and experts_rows(None) is None
     )
     fill(con, "kernels", [{"type": "MatMulV2", "is_compute": True, "start_ns": 0, "dur_ns": 5}])

@@ -23,6 +23,7 @@ def test_counters_keep_their_values(stage: Staged) -> None:
         "LLC": ("deviceId, llcId, timestampNs, hitRate, throughput, mode", [
             (0, 1, T0, 89.1, 7, 18)]),
         "ROCE": ("deviceId, timestampNs, bandwidth, rxErrors, funcId", [(0, T0, 5, 0, 3)]),
+        "NPU_MEM": ("type, ddr, hbm, timestampNs, deviceId", [(17, 700, 99, T0, 0)]),
         "SIO": ("deviceId, name, timestampNs, rxReq", [(0, "die0", T0, 4), (0, "die1", None, 4)]),
         "CPU_USAGE": ("timestampNs, cpuId, usage", [(T0, 3, 40.5)]),
         "HCCS": ("deviceId, timestampNs, txThroughput, note", [
@@ -33,6 +34,9 @@ def test_counters_keep_their_values(stage: Staged) -> None:
     ) == [
         (0, "AI Core Freq", "MHz", 1800),
         (0, "AI Core Freq", "MHz die 1", 800),
+        (0, "APP/DDR", "B", 700),
+        (0, "APP/HBM", "B", 99),
+        (0, "APP/Memory", "B", 799),
         (None, "CPU 3", "usage", 40.5),
         (0, "HBM 2/Read", "Read(B/s)", 12.5),
         (0, "HCCS", "txThroughput", 8),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import duckdb
+import pytest
 
 from npuscope.collector.groups import group_hash
 from npuscope.collector.model import ReadLog
@@ -124,11 +125,26 @@ def test_communication_operations_and_their_tasks(trace_tables: duckdb.DuckDBPyC
 
 def test_counters(trace_tables: duckdb.DuckDBPyConnection) -> None:
     assert rows(trace_tables, "from counters order by timestamp_ns, series") == [
-        (3, "HBM 0/Read", "Read(MB/s)", 1_001_000, 12.5),
+        (3, "HBM 0/Read", "Read(B/s)", 1_001_000, 12.5 * 2**20),
         (3, "read_ost", "acc 1", 1_002_000, 3.0),
         (3, "MEM", "a", 1_003_000, 1.0),
         (3, "MEM", "b", 1_003_000, 2.0),
+        (3, "LLC 0 Read/Throughput", "Throughput(B/s)", 1_004_000, 7_514_343_079.0),
+        (3, "LLC 0 Read/Hit Rate", "Hit Rate(%)", 1_005_000, 80.10000000000001),
+        (3, "Device/HBM", "B", 1_006_000, 2402436.0 * 1024),
     ]
+
+
+@pytest.mark.slow
+def test_hit_rates_that_are_percent_stay(tmp_path: Path) -> None:
+    percent = [
+        {**event, "name": f"LLC {llc} Read/Hit Rate", "args": {"Hit Rate(%)": value}}
+        for llc, value in enumerate((0.5, 87.5))
+        for event in TRACE
+        if event["name"] == "LLC 0 Read/Hit Rate"
+    ]
+    con, _ = read_paths([write(tmp_path / "trace_view.json", percent)], tmp_path)
+    assert rows(con, "select value from counters order by 1") == [(0.5,), (87.5,)]
 
 
 def test_nothing_of_the_workshop_stays(trace_tables: duckdb.DuckDBPyConnection) -> None:

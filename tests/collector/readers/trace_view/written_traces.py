@@ -102,6 +102,12 @@ COUNTERS = [
      "args": {"Read(MB/s)": 12.5}},
     {"ph": "C", "name": "read_ost", "pid": HBM, "tid": 0, "ts": "1002.000",
      "args": {"value": 3, "acc_id": 1}},
+    {"ph": "C", "name": "LLC 0 Read/Throughput", "pid": HBM, "tid": 0, "ts": "1004.000",
+     "args": {"Throughput(MB/s)": 7166.236}},
+    {"ph": "C", "name": "LLC 0 Read/Hit Rate", "pid": HBM, "tid": 0, "ts": "1005.000",
+     "args": {"Hit Rate(%)": 0.801}},
+    {"ph": "C", "name": "Device/HBM", "pid": HBM, "tid": 0, "ts": "1006.000",
+     "args": {"KB": 2402436.0}},
     {"ph": "C", "name": "MEM", "pid": HBM, "tid": 0, "ts": "1003.000", "args": {"a": 1, "b": "2"}},
 ]  # fmt: skip
 TRACE = [*SLICES, *FLOWS, *COUNTERS, *METADATA]
