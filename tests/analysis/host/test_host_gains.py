@@ -28,7 +28,8 @@ def test_a_call_within_an_operator_that_waits_is_the_operators() -> None:
          "call_stack": "torch/_tensor.py(9): item\ntrain.py(31): step"},
         {"kind": "operator", "name": "aten::is_nonzero", "start_ns": 12, "dur_ns": 3,
          "thread_id": 2},  # another thread's, over before the first one's call begins
-        {"kind": "api", "name": "aclrtSynchronizeStream", "start_ns": 20, "dur_ns": 30},
+        {"kind": "api", "name": "aclrtSynchronizeStream", "start_ns": 20, "dur_ns": 30,
+         "thread_id": 3},
         {"kind": "api", "name": "aclrtSynchronizeDevice", "start_ns": 80, "dur_ns": 5},
     ])  # fmt: skip
     told = [(row["operator"], row["location"], row["total_ns"]) for row in
