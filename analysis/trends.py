@@ -23,7 +23,7 @@ from .compare.change_points import ALARMS, LEAST, change_points
 from .compare.side import share_most
 from .experts.load.imbalance import expert_loads, expert_metrics
 from .experts.load.load import expert_rows
-from .flops.job_mfu import gather_figures, mean_use
+from .flops.job_mfu import gather_figures, mean_of_steps
 from .flops.mfu import mfu
 from .means import job_steps, mean_comm, mean_steps, without_warm_up
 from .scope import ALL, Scope
@@ -294,9 +294,9 @@ def _job_mfu(con: duckdb.DuckDBPyConnection, run: Scope, lengths: pl.DataFrame) 
     """Over the `lengths` that end alike."""
     job = gather_figures(con, mfu(con, run).rows, "job")
     alike = job.join(lengths, on=_STEP, nulls_equal=True, suffix="_alike").with_columns(
-        pl.col(_MFU) * pl.col("step_ns") / pl.col("step_ns_alike"), step_ns="step_ns_alike"
+        pl.col(_MFU) * pl.col("step_ns") / pl.col("step_ns_alike"), weight="step_ns_alike"
     )
-    told = mean_use(con, alike, _AT).filter(figure=_MFU)
+    told = mean_of_steps(con, alike, _AT, (_MFU,))
     return told.select(*_AT, pl.col("value").alias(_MFU))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from npuscope.analysis.catalog import column_names
 from npuscope.analysis.flops.chips import peaks
-from npuscope.analysis.flops.job_mfu import gather_figures
+from npuscope.analysis.flops.job_mfu import gather_figures, mean_use
 from npuscope.analysis.flops.kernels import roofline
 from npuscope.analysis.flops.kernels.count import counted_kernels, kernel_work
 from npuscope.analysis.flops.lengths import ACTIVITY, TO_NEXT, WINDOW, step_lengths
@@ -368,6 +368,19 @@ def test_stages_and_the_job() -> None:
     assert stages["matmul_mfu_ratio"].to_list() == pytest.approx(
         [flops / (100e-9 * PEAK), flops / (200e-9 * PEAK)]
     )
+    # A step that one rank alone recorded weighs as that rank's time in it, not as a step of both.
+    fill(con, "kernels", [kernel(400, 100, step=8, **{**large, "aic_cycles": 1000.0})])
+    # Rank 1's chip could do twice as much.
+    is_fast = pl.col("rank") == 1
+    rows = mfu(con, use=use).rows.with_columns(
+        pl.col("peak_flops_per_s") * pl.when(is_fast).then(2).otherwise(1),
+        pl.col("kernel_mfu_full_ratio") / pl.when(is_fast).then(2).otherwise(1),
+    )
+    figures = dict(mean_use(con, rows, ["run", "capture"]).select("figure", "value").rows())
+    assert figures["kernel_mfu_full_ratio"] == pytest.approx(
+        3 * flops / ((400 + 100 + 2 * 200) * 1e-9 * PEAK)
+    )
+    assert figures["model_mfu_ratio"] == pytest.approx(figures["hfu_ratio"] * 3 / 4)
 
 
 def test_rooflines() -> None:
