@@ -138,17 +138,17 @@ def mean_use(
 ) -> pl.DataFrame:
     """Ratios of rows of `mfu` by `keys`, those of a model not by rank: rows of the metric."""
     possible = pl.col("step_ns") * pl.col("peak_flops_per_s")
-    kernel = mean_of_steps(con, rows.with_columns(weight=possible), keys, _KERNEL)
+    kernel = _mean_of_steps(con, rows.with_columns(weight=possible), keys, _KERNEL)
     if "rank" in keys:
         return kernel
     job = gather_figures(con, rows, "job").with_columns(weight="step_ns")
-    return pl.concat([kernel, mean_of_steps(con, job, keys, _MODEL)])
+    return pl.concat([kernel, _mean_of_steps(con, job, keys, _MODEL)])
 
 
-def mean_of_steps(
+def _mean_of_steps(
     con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, keys: Sequence[str], names: Sequence[str]
 ) -> pl.DataFrame:
-    """Those ratios of the rows, weighed by their `weight`: rows of the metric `mean_mfu`."""
+    """Those ratios of the rows, weighed by their `weight`: rows of the metric."""
     counted = rows if "step" in keys else without_warm_up(con, rows)
     weight = pl.col("weight")
     return (

@@ -21,6 +21,7 @@ from npuscope.analysis.flops.model.model import count
 from npuscope.analysis.means import job_steps
 from npuscope.analysis.scope import PLACE, Scope
 from npuscope.analysis.summaries import summarise
+from npuscope.analysis.trends import trends
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.dashboard.terminal.mfu_tables import mfu_table
@@ -347,6 +348,9 @@ def test_tokens_from_gradients_of_attention() -> None:
         assert any("--tokens-per-step N" in note for note in found.notes)
 
 
+CAUSAL = "kernel_mfu_causal_ratio"
+
+
 def test_stages_and_the_job() -> None:
     """Two stages of one rank, the second twice as long: sums over sums, tokens over the longest."""
     large = {**MATMUL, "input_shapes": "640,320;320,160", "output_shapes": "640,160"}
@@ -381,6 +385,8 @@ def test_stages_and_the_job() -> None:
         3 * flops / ((400 + 100 + 2 * 200) * 1e-9 * PEAK)
     )
     assert figures["model_mfu_ratio"] == pytest.approx(figures["hfu_ratio"] * 3 / 4)
+    here = mean_use(con, mfu(con).rows, ["run", "capture"]).filter(figure=CAUSAL)["value"]
+    assert trends(con).captures[CAUSAL].to_list() == pytest.approx(here.to_list())
 
 
 def test_rooflines() -> None:
