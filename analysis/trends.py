@@ -23,7 +23,7 @@ from .compare.change_points import ALARMS, LEAST, change_points
 from .compare.side import share_most
 from .experts.load.imbalance import expert_loads, expert_metrics
 from .experts.load.load import expert_rows
-from .flops.job_mfu import gather_figures, mean_use
+from .flops.job_mfu import mean_use
 from .flops.mfu import mfu
 from .means import job_steps, mean_comm, mean_steps, without_warm_up
 from .scope import ALL, Scope
@@ -291,11 +291,13 @@ def _of_other_ranks(
 
 
 def _job_mfu(con: duckdb.DuckDBPyConnection, run: Scope, lengths: pl.DataFrame) -> pl.DataFrame:
-    """Over the `lengths` that end alike."""
-    job = gather_figures(con, mfu(con, run).rows, "job")
-    alike = job.join(lengths, on=_STEP, nulls_equal=True, suffix="_alike").with_columns(
-        pl.col(_MFU) * pl.col("step_ns") / pl.col("step_ns_alike"), step_ns="step_ns_alike"
-    )
+    """As the metric `mean_mfu`, over the `lengths` that end alike."""
+    whole = job_steps(con, run).select(*_STEP, whole_ns="step_ns")
+    both = lengths.rename({"step_ns": "alike_ns"}).join(whole, on=_STEP, nulls_equal=True)
+    part = pl.when(pl.col("whole_ns") > 0).then(pl.col("alike_ns") / pl.col("whole_ns"))
+    alike = mfu(con, run).rows.join(both, on=_STEP, nulls_equal=True).with_columns(
+        pl.col("step_ns") * part, pl.col(_MFU) / part
+    )  # fmt: skip
     told = mean_use(con, alike, _AT).filter(figure=_MFU)
     return told.select(*_AT, pl.col("value").alias(_MFU))
 

@@ -80,7 +80,10 @@ def expert_imbalance(material: Material) -> Iterator[Finding]:
     of_ns = mean(of_cost, "length_ns") or material.length_ns
     reason: str = Message(
         "Time of the most loaded devices above the mean ({parts}), from kernel times fitted "
-        "to tokens; for the pipeline stage with the largest cost.",
+        "to tokens; for the pipeline stage with the largest cost."
+        if experts.is_by_stage
+        else "Time of the most loaded devices above the mean ({parts}), from kernel times fitted "
+        "to tokens; for all layers one after another, as their pipeline stages are unknown.",
         parts=join(parts),
     )
     if of_cost.height < material.steps.height:

@@ -17,11 +17,8 @@ from ..views import frame
 
 Group = Literal["stage", "job"]
 _STAGES = "select run, capture, rank, any_value(pp_rank) as stage from ranks group by all"
-_RATIOS = (
-    "kernel_mfu_causal_ratio", "kernel_mfu_full_ratio", "matmul_mfu_ratio", "model_mfu_ratio",
-    "hfu_ratio",
-)  # fmt: skip
 _KERNEL = ("kernel_mfu_causal_ratio", "kernel_mfu_full_ratio", "matmul_mfu_ratio")
+_MODEL = ("model_mfu_ratio", "hfu_ratio")
 
 
 # metric: mfu_stage
@@ -118,8 +115,9 @@ def gather_figures(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group
 # metric: mean_mfu
 # What share of the peak does a mean step reach?
 #
-# Warm-up steps are left out, so not of single steps. Rank is there for ranks, step for single
-# steps.
+# FLOPs of kernels are those of all ranks and steps over what the peak allows in their time, as
+# `achieved` of the waterfall; what a model needs is over the time of the job's steps. Warm-up steps
+# are left out, so not of single steps. Rank is there for ranks, step for single steps.
 #
 # title: MFU of a mean step
 # meaning: Each ratio of MFU over the steps of the job or of a rank, weighed by their length.
@@ -138,13 +136,25 @@ def gather_figures(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group
 def mean_use(
     con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, keys: Sequence[str]
 ) -> pl.DataFrame:
-    """Ratios of rows of `gather_figures` or of `mfu` by `keys`: rows of the metric."""
+    """Ratios of rows of `mfu` by `keys`, those of a model not by rank: rows of the metric."""
+    possible = pl.col("step_ns") * pl.col("peak_flops_per_s")
+    kernel = _mean_of_steps(con, rows.with_columns(weight=possible), keys, _KERNEL)
+    if "rank" in keys:
+        return kernel
+    job = gather_figures(con, rows, "job").with_columns(weight="step_ns")
+    return pl.concat([kernel, _mean_of_steps(con, job, keys, _MODEL)])
+
+
+def _mean_of_steps(
+    con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, keys: Sequence[str], names: Sequence[str]
+) -> pl.DataFrame:
+    """Those ratios of the rows, weighed by their `weight`: rows of the metric."""
     counted = rows if "step" in keys else without_warm_up(con, rows)
-    weight = pl.col("step_ns")
+    weight = pl.col("weight")
     return (
         counted.unpivot(
-            [name for name in _RATIOS if name in rows.columns],
-            index=[*dict.fromkeys([*keys, "step_ns"])], variable_name="figure",
+            [name for name in names if name in rows.columns],
+            index=[*dict.fromkeys([*keys, "weight"])], variable_name="figure",
         )
         .filter(pl.col("value").is_not_null(), weight > 0)
         .group_by([*keys, "figure"], maintain_order=True)

@@ -23,18 +23,11 @@ def blocking_calls(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame
     count in none."""
     steps = without_warm_up(con, select(con, "step_summary", scope, columns=", ".join(PLACE)))
     calls = host_calls(con, scope).join(steps, on=PLACE, how="semi", nulls_equal=True)
-    ranks = max(steps["rank"].n_unique(), 1)
-    of_rank = steps.group_by("rank").agg(share=1 / (pl.len() * ranks))
     is_wait = pl.col("cause") == "synchronisation"
     return (
         calls.with_columns(operator=pl.when(is_wait).then("operator"))
-        .join(of_rank, on="rank")
         .group_by("cause", "operator", "location")
-        .agg(
-            (pl.col("count") * pl.col("share")).sum(),
-            (pl.col("total_ns") * pl.col("share")).sum(),
-            pl.col("longest_ns").max(),
-        )
+        .agg(pl.col("count", "total_ns").sum() / steps.height, pl.col("longest_ns").max())
         .sort("total_ns", "location", descending=[True, False], nulls_last=True)
         .group_by("cause", "operator", maintain_order=True)
         .agg(

@@ -14,7 +14,7 @@ import polars as pl
 
 from npuscope.analysis.findings.finding import Finding
 from npuscope.analysis.findings.findings import findings
-from npuscope.analysis.flops.job_mfu import gather_figures, mean_use
+from npuscope.analysis.flops.job_mfu import mean_use
 from npuscope.analysis.flops.kernels.count import counted_kernels, kernel_work
 from npuscope.analysis.flops.losses import losses, together
 from npuscope.analysis.flops.mfu import mfu, why_unknown
@@ -81,7 +81,7 @@ def job_use(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> JobUse:
     figures = mfu(con, scope, known=kernels)
     lost = losses(con, figures.rows, kernel_work(kernels), scope)
     counted = figures.rows.filter(pl.col("kernel_mfu_causal_ratio").is_not_null())
-    used = mean_use(con, gather_figures(con, figures.rows, "job"), ["run", "capture"])
+    used = mean_use(con, figures.rows, ["run", "capture"])
     kernel = used.filter(pl.col("figure") == "kernel_mfu_causal_ratio")["value"]
     return JobUse(
         kernel[0] if len(kernel) else None,

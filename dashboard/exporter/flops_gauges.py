@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import duckdb
 import polars as pl
 
-from npuscope.analysis.flops.job_mfu import gather_figures, mean_use
+from npuscope.analysis.flops.job_mfu import mean_use
 from npuscope.analysis.flops.kernels.count import counted_kernels, kernel_work
 from npuscope.analysis.flops.losses import by_term, losses, together
 from npuscope.analysis.flops.mfu import ModelUse, mfu
-from npuscope.analysis.scope import PLACE
 
 from .gauges import Frames
 
@@ -24,7 +23,6 @@ _CONVENTIONS = {
 }
 # How notes begin that say why figures of the model are not known.
 _OF_MODEL = ("model FLOPs", "model MFU", "tokens per step", "HFU")
-_OF_RANK = ("kernel_mfu_causal_ratio", "kernel_mfu_full_ratio")
 
 
 def flops_gauges(
@@ -43,14 +41,13 @@ def flops_gauges(
     keys = list(keys)
     kernels = counted_kernels(con)
     figures = mfu(con, use=use, given_peaks=given_peaks, known=kernels)
-    job = gather_figures(con, figures.rows, "job")
     for note in figures.notes if use is not None else ():
         if note.startswith(_OF_MODEL):
             tell(note)
     frames = {
-        "npuscope_mfu_ratio": _by_convention(mean_use(con, job, keys)),
+        "npuscope_mfu_ratio": _by_convention(mean_use(con, figures.rows, keys)),
         "npuscope_rank_mfu_ratio": _by_convention(
-            mean_use(con, figures.rows.select(*PLACE, "step_ns", *_OF_RANK), [*keys, "rank"])
+            mean_use(con, figures.rows.drop("matmul_mfu_ratio"), [*keys, "rank"])
         ),
     }
     if "step" not in keys:

@@ -133,6 +133,12 @@ def test_calls_of_the_host_point_to_where_they_are_listed() -> None:
     assert of(con, "host_calls").at_stake_ns == 10 * MS  # one of three steps
     chosen = {one.name: one for one in findings(con, Scope(step=0))}
     assert chosen["host_calls"].at_stake_ns == 800 * MS
+    # A rank with a single step counts once, as in the mean step that shares are of.
+    fill(con, "kernels", [kernel(1010 * MS, 90 * MS, 1, rank=1)])
+    fill(con, "steps", [{"rank": 1, "step": 1, "window_start_ns": 1000 * MS,
+                         "window_end_ns": 1100 * MS}])  # fmt: skip
+    found = of(con, "host_calls")
+    assert found.at_stake_ns == 7.5 * MS and found.step_share_ratio == pytest.approx(7.5 / 90)
 
 
 def test_idle_time_points_to_the_worst_rank() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import polars as pl
 
 from ..load.imbalance import PLACE, expert_loads
-from ..load.load import ExpertTables
+from ..load.load import ExpertTables, layer_stages
 from ..load.load_rows import devices_of
 from .activations import activation_cost
 from .exchanges import exchange_times, rank_bytes
@@ -211,10 +211,10 @@ def imbalance_cost(
     not hide, all of it where that is not known; excess_ns: what is known of grouped_excess_ns and
     exchange_exposed_ns; excess_error_ns: its standard error. By totals of a step: devices that are
     fullest in turns, one micro-batch after the other, cost more. stage: pipeline stage of the ranks
-    that tell the layer; NULL where they tell several or none. step_ns: the stage's longest;
-    ep_wait_...: what the stage's ranks really waited in their all-to-alls, on average, in all
-    layers of the step together. What compares devices is NULL where no group tells more than one
-    of them: of one alone nothing is too many.
+    that tell or counted the layer; NULL where they are several or unknown. step_ns: the stage's
+    longest; ep_wait_...: what the stage's ranks really waited in their all-to-alls, on average, in
+    all layers of the step together. What compares devices is NULL where no group tells more than
+    one of them: of one alone nothing is too many.
     """
     tokens = pl.col("tokens")
     line = {
@@ -247,12 +247,6 @@ def imbalance_cost(
             grouped_excess_ns=pl.col("grouped").mean(),
         )
     )
-    rows = tables.load.join(tables.ranks.select(*_RANK, "pp_rank", "pp_size"), on=_RANK, how="left")
-    is_one = (pl.col("pp_rank").n_unique() == 1) & pl.col("ep_rank").is_not_null().all()
-    is_only = (pl.col("pp_size").max() == 1).fill_null(False)
-    stages = rows.group_by(PLACE).agg(
-        stage=pl.when(is_only).then(0).when(is_one).then(pl.col("pp_rank").first()).cast(pl.Int32)
-    )
     at = (*CAPTURE, "step", "stage")
     waited = pl.DataFrame(schema=_WAITS) if waits is None else waits.select(list(_WAITS))
     masked = pl.DataFrame(schema=SHARES) if hidden is None else hidden.select(list(SHARES))
@@ -265,7 +259,7 @@ def imbalance_cost(
         (pl.col("exchange_error_ns_per_token") * exposed).pow(2),
     )
     return (
-        layers.join(stages, on=PLACE, how="left", nulls_equal=True)
+        layers.join(layer_stages(tables), on=[*CAPTURE, "layer"], how="left", nulls_equal=True)
         .join(costs, on=CAPTURE)
         .join(masked, on=at, how="left", nulls_equal=True)
         .with_columns(

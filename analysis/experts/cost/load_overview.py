@@ -23,7 +23,8 @@ class Overview:
     most tokens over all steps), hottest_over_mean (its tokens there, by the mean), cold_count
     (mean), device_max_over_mean (mean), hottest_device, excess_ns (of a step; NULL: not known), the
     worst first. cost: excess_ns, grouped_excess_ns, activation_excess_ns, exchange_exposed_ns and
-    step_ns of a step's costliest stage, means over `cost_steps`; None where not known.
+    step_ns of a step's costliest stage (of all layers, unless is_by_stage), means over
+    `cost_steps`; None where not known.
     devices_count: of an expert-parallel group.
     """
 
@@ -36,6 +37,7 @@ class Overview:
     devices_count: int | None
     cost_steps: tuple[int | None, ...] = ()
     notes: tuple[str, ...] = ()
+    is_by_stage: bool = True
 
     def mean_of(self, column: str) -> float | None:
         """Mean over the layers of which a figure of `layers` is known; None where of none."""

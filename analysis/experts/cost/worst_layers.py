@@ -55,6 +55,7 @@ def overview_of(
         devices["device"].n_unique() or None,
         tuple(costs["step"].unique()),
         (*load_notes(tables.load), *_sum_notes(loads), *unseen_notes(tables)),
+        not costs["stage"].null_count(),
     )
 
 

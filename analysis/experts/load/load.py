@@ -22,6 +22,16 @@ _RANKS = {
     "ep_group": pl.String, "device": pl.Int64,
 }  # fmt: skip
 _COUNTS = {"run": pl.String(), "capture": pl.String(), **COUNTS_SCHEMA}
+_STAGES = {
+    "run": pl.String(), "capture": pl.String(), "layer": pl.Int32(), "counted_stage": pl.Int32(),
+}  # fmt: skip
+# The stage that tells a layer's counts, where each of those who counted is known to be of it.
+_STAGES_SQL = """
+    select run, capture, layer, any_value(pp_rank) as counted_stage
+    from (select distinct run, capture, layer, counted_by as rank from expert_counts {where})
+    left join (select distinct run, capture, rank, pp_rank from ranks) using (run, capture, rank)
+    group by run, capture, layer
+    having count(pp_rank) = count(*) and count(distinct pp_rank) = 1"""
 MEMBERS = {
     "run": pl.String(), "capture": pl.String(), "scope": pl.String(), "scope_index": pl.Int64(),
     "counted_by": pl.Int32(), "size": pl.Int64(),
@@ -37,7 +47,8 @@ class ExpertTables:
     expert-parallel group), device (its position there); NULL where not told. counts: columns of
     `expert_counts` but rank, and members: who is in which group, both empty until
     `scopes.with_counts` fills them. of_ranks: of a dump alone, how many ranks it is of, and how
-    many there are; None where not told.
+    many there are; None where not told. stages: run, capture, layer, counted_stage (the pipeline
+    stage whose ranks alone counted it).
     """
 
     load: pl.DataFrame
@@ -46,6 +57,7 @@ class ExpertTables:
     counts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_COUNTS))
     members: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MEMBERS))
     of_ranks: tuple[int | None, int | None] = (None, None)
+    stages: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_STAGES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +91,8 @@ def expert_rows(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> ExpertTab
         f" {clause} {'and' if clause else 'where'} parallel_kind in ({kinds})",
         values,
     )
-    return ExpertTables(load, placement, _with_groups(ranks, groups))
+    stages = frame(con, _STAGES_SQL.format(where=clause), values)
+    return ExpertTables(load, placement, _with_groups(ranks, groups), stages=stages)
 
 
 def tables_of(load: pl.DataFrame, placement: pl.DataFrame | None = None) -> ExpertTables:
@@ -122,6 +135,22 @@ def _with_groups(ranks: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
         .unique(key, keep="first", maintain_order=True)
     )
     return ranks.join(best.select(*key, "ep_group", "device"), on=key, how="left")
+
+
+def layer_stages(tables: ExpertTables) -> pl.DataFrame:
+    """The pipeline stage of each layer: run, capture, layer, stage; NULL where not known.
+
+    It is that of the ranks that tell the layer's devices. Global counts tell none, but who counted
+    them does.
+    """
+    layer, rank = ["run", "capture", "layer"], ["run", "capture", "rank"]
+    told = pl.col("pp_rank").first()
+    is_one = (pl.col("pp_rank").n_unique() == 1) & pl.col("ep_rank").is_not_null().all()
+    is_only = (pl.col("pp_size").max() == 1).fill_null(False)
+    rows = tables.load.join(tables.ranks.select(*rank, "pp_rank", "pp_size"), on=rank, how="left")
+    rows = rows.join(tables.stages, on=layer, how="left")
+    stage = pl.when(is_one).then(told).otherwise(pl.col("counted_stage").first())
+    return rows.group_by(layer).agg(stage=pl.when(is_only).then(0).otherwise(stage).cast(pl.Int32))
 
 
 def nodes_of(ranks: pl.DataFrame) -> pl.DataFrame:

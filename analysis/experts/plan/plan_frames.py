@@ -13,7 +13,7 @@ from npuscope.errors import UsageError
 from npuscope.messages import Message
 
 from ..load.imbalance import expert_loads
-from ..load.load import ExpertTables, load_matrix
+from ..load.load import ExpertTables, layer_stages, load_matrix
 from .forecast import BackTest, backtest
 from .placement import EMPTY, Floats, Placement
 from .plan_cost import Wish as Wish
@@ -305,23 +305,10 @@ def _groups_count(ranks: pl.DataFrame, run: str, capture: str, devices: int) -> 
 def _stages(
     tables: ExpertTables, run: str, capture: str, layers: tuple[int, ...]
 ) -> list[int] | None:
-    """Pipeline stage of each layer; None unless each is told by ranks of one stage."""
-    mine = pl.col("run") == run, pl.col("capture") == capture
-    stage_rows = (
-        tables.load.filter(*mine, pl.col("ep_rank").is_not_null())
-        .select("run", "capture", "rank", "layer")
-        .unique()
-        .join(tables.ranks.filter(*mine), on=["run", "capture", "rank"])
-        .group_by("layer")
-        .agg(pl.col("pp_rank").unique())
-    )
-    stage_of = dict(
-        zip(stage_rows["layer"].to_list(), stage_rows["pp_rank"].to_list(), strict=True)
-    )
-    stages_by_layer = [stage_of.get(layer, []) for layer in layers]
-    if all(len(stages) == 1 and stages[0] is not None for stages in stages_by_layer):
-        return [stages[0] for stages in stages_by_layer]
-    return None
+    """Pipeline stage of each layer; None unless each is known."""
+    mine = layer_stages(tables).filter(pl.col("run") == run, pl.col("capture") == capture)
+    stage_of = dict(mine.drop_nulls().select("layer", "stage").rows())
+    return [stage_of[layer] for layer in layers] if stage_of.keys() >= {*layers} else None
 
 
 def _current(placement: pl.DataFrame, one: _LoadMatrix, wish: Wish) -> Placement | None:

@@ -33,8 +33,11 @@ _reached as (
 _outer as (
     select * exclude (reached_ns) from _reached where reached_ns is null or end_ns > reached_ns
 ),
+-- Until when those that began so far wait, on any thread: the last to begin need not be the last to end.
 _within as (
-    select run, capture, rank, start_ns, end_ns from _outer where priority = 6
+    select run, capture, rank, start_ns,
+        max(end_ns) over (partition by run, capture, rank order by start_ns) as end_ns
+    from _outer where priority = 6
 ),
 _own as (
     select c.*

@@ -18,7 +18,7 @@ from npuscope.analysis.flops.lengths import step_lengths
 from npuscope.sample_traces import kernels
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job, groups, local_experts, routed_tokens
-from tests.analysis.tables import connect, keep_summaries, put
+from tests.analysis.tables import connect, fill, keep_summaries, put
 
 SKEWED = Job(layers=2, experts=16, ep=4, expert_skew=1.2)
 TABLES = ("ranks", "groups", "steps", "kernels", "expert_load", "expert_placement")
@@ -80,6 +80,25 @@ def globally(tables: ExpertTables) -> ExpertTables:
     return replace(tables, load=counted.select(tables.load.columns))
 
 
+def counted_stages(job: Job) -> pl.DataFrame:
+    """Stages of layers where every rank counted what it routed; of one more layer, all ranks."""
+    of_stage = job.tp * job.dp
+    with connect() as con:
+        ranks = canonical_frames(job, tables=("ranks",), pipes=False)
+        put(con, ranks)
+        place = ranks["ranks"].select("run", "capture").row(0, named=True)
+        fill(con, "expert_counts", [
+            {**place, "rank": 0, "step": step, "phase": "train", "layer": layer,
+             "counted_by": rank, "tokens": [1, 2]}
+            for step in (1, 2) for layer in range(job.layers + 1) for rank in range(job.world_size)
+            if layer in (rank // of_stage * job.layers // job.pp + n
+                         for n in range(job.layers // job.pp)) or layer == job.layers
+        ])  # fmt: skip
+        stages = expert_rows(con).stages
+    assert stages.height == job.layers + (job.pp == 1)
+    return stages
+
+
 @pytest.mark.parametrize(
     "job",
     [
@@ -110,8 +129,15 @@ def test_planted_cost(job: Job) -> None:
         found["excess_ns"].to_list()
     )
     assert "load imbalance between devices costs" in cost_notes(costs, layers)[0]
-    # Counted globally, the stages are not told: all layers are added up.
+    # Counted globally, who counted a layer tells its stage.
     other = globally(tables)
+    counted = replace(other, stages=counted_stages(job))
+    by_stage = cost.step_cost(cost.imbalance_cost(counted, costs, steps))
+    # Groups added up are evener than each of them, which a stage that is nearly even shows.
+    assert {(r["step"], r["stage"]): r["excess_ns"] for r in by_stage.to_dicts()} == pytest.approx(
+        planted, abs=0.05 * max(planted.values())
+    )
+    # Where that is not told either, all layers are added up.
     together = cost.step_cost(cost.imbalance_cost(other, cost.token_cost(other, timed), steps))
     sums = {(s, None): sum(v for (t, _), v in planted.items() if t == s) for s, _ in planted}
     assert {(r["step"], r["stage"]): r["excess_ns"] for r in together.to_dicts()} == pytest.approx(

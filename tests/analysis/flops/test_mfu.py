@@ -11,7 +11,7 @@ import pytest
 
 from npuscope.analysis.catalog import column_names
 from npuscope.analysis.flops.chips import peaks
-from npuscope.analysis.flops.job_mfu import gather_figures
+from npuscope.analysis.flops.job_mfu import gather_figures, mean_use
 from npuscope.analysis.flops.kernels import roofline
 from npuscope.analysis.flops.kernels.count import counted_kernels, kernel_work
 from npuscope.analysis.flops.lengths import ACTIVITY, TO_NEXT, WINDOW, step_lengths
@@ -21,6 +21,7 @@ from npuscope.analysis.flops.model.model import count
 from npuscope.analysis.means import job_steps
 from npuscope.analysis.scope import PLACE, Scope
 from npuscope.analysis.summaries import summarise
+from npuscope.analysis.trends import trends
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.dashboard.terminal.mfu_tables import mfu_table
@@ -347,6 +348,9 @@ def test_tokens_from_gradients_of_attention() -> None:
         assert any("--tokens-per-step N" in note for note in found.notes)
 
 
+CAUSAL = "kernel_mfu_causal_ratio"
+
+
 def test_stages_and_the_job() -> None:
     """Two stages of one rank, the second twice as long: sums over sums, tokens over the longest."""
     large = {**MATMUL, "input_shapes": "640,320;320,160", "output_shapes": "640,160"}
@@ -368,6 +372,21 @@ def test_stages_and_the_job() -> None:
     assert stages["matmul_mfu_ratio"].to_list() == pytest.approx(
         [flops / (100e-9 * PEAK), flops / (200e-9 * PEAK)]
     )
+    # A step that one rank alone recorded weighs as that rank's time in it, not as a step of both.
+    fill(con, "kernels", [kernel(400, 100, step=8, **{**large, "aic_cycles": 1000.0})])
+    # Rank 1's chip could do twice as much.
+    is_fast = pl.col("rank") == 1
+    rows = mfu(con, use=use).rows.with_columns(
+        pl.col("peak_flops_per_s") * pl.when(is_fast).then(2).otherwise(1),
+        pl.col("kernel_mfu_full_ratio") / pl.when(is_fast).then(2).otherwise(1),
+    )
+    figures = dict(mean_use(con, rows, ["run", "capture"]).select("figure", "value").rows())
+    assert figures["kernel_mfu_full_ratio"] == pytest.approx(
+        3 * flops / ((400 + 100 + 2 * 200) * 1e-9 * PEAK)
+    )
+    assert figures["model_mfu_ratio"] == pytest.approx(figures["hfu_ratio"] * 3 / 4)
+    here = mean_use(con, mfu(con).rows, ["run", "capture"]).filter(figure=CAUSAL)["value"]
+    assert trends(con).captures[CAUSAL].to_list() == pytest.approx(here.to_list())
 
 
 def test_rooflines() -> None:

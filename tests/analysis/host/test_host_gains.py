@@ -26,13 +26,17 @@ def test_a_call_within_an_operator_that_waits_is_the_operators() -> None:
     fill(con, "host_ops", [
         {"kind": "operator", "name": "aten::item", "start_ns": 10, "dur_ns": 50,
          "call_stack": "torch/_tensor.py(9): item\ntrain.py(31): step"},
-        {"kind": "api", "name": "aclrtSynchronizeStream", "start_ns": 20, "dur_ns": 30},
+        {"kind": "operator", "name": "aten::is_nonzero", "start_ns": 12, "dur_ns": 3,
+         "thread_id": 2},  # another thread's, over before the first one's call begins
+        {"kind": "api", "name": "aclrtSynchronizeStream", "start_ns": 20, "dur_ns": 30,
+         "thread_id": 3},
         {"kind": "api", "name": "aclrtSynchronizeDevice", "start_ns": 80, "dur_ns": 5},
     ])  # fmt: skip
     told = [(row["operator"], row["location"], row["total_ns"]) for row in
             answer(con, "host_calls")]  # fmt: skip
     assert told == [
         ("aten::item", "train.py(31): step", 50), ("aclrtSynchronizeDevice", None, 5),
+        ("aten::is_nonzero", None, 3),
     ]  # fmt: skip
 
 

@@ -124,10 +124,14 @@ def test_steps_and_masking_are_those_of_the_command_line(
 
 @pytest.mark.slow
 def test_mfu_is_that_of_the_command_line(snapshot: Snapshot, rows: Any) -> None:
-    steps = rows("mfu", "--by", "job")
-    total = sum(row["step_ns"] for row in steps)
+    # Sums over ranks and steps, as of other ratios: ranks with more steps weigh more.
+    each = rows("mfu")
+    possible = [row["step_ns"] * row["peak_flops_per_s"] for row in each]
     told = {
-        (convention,): sum(row[f"{column}_ratio"] * row["step_ns"] for row in steps) / total
+        (convention,): sum(
+            row[f"{column}_ratio"] * weight for row, weight in zip(each, possible, strict=True)
+        )
+        / sum(possible)
         for convention, column in (
             ("kernel_causal", "kernel_mfu_causal"),
             ("kernel_full", "kernel_mfu_full"),
@@ -137,7 +141,8 @@ def test_mfu_is_that_of_the_command_line(snapshot: Snapshot, rows: Any) -> None:
     assert of(snapshot, "npuscope_mfu_ratio") == approximately(
         told
     )  # no model: none of model and HFU
-    lengths = {(): total / len(steps) / 1e9}
+    steps = rows("mfu", "--by", "job")
+    lengths = {(): sum(row["step_ns"] for row in steps) / len(steps) / 1e9}
     assert of(snapshot, "npuscope_step_seconds") == approximately(lengths)
     terms: dict[tuple[str, ...], float] = defaultdict(float)
     waterfall = rows("mfu", "--waterfall")
@@ -147,6 +152,7 @@ def test_mfu_is_that_of_the_command_line(snapshot: Snapshot, rows: Any) -> None:
     losses = of(snapshot, "npuscope_loss_ratio")
     assert losses == pytest.approx(terms, rel=1e-9, abs=1e-15)
     assert sum(losses.values()) == pytest.approx(1, abs=1e-9)
+    assert losses[("achieved",)] == pytest.approx(told[("kernel_causal",)], rel=1e-6)
 
 
 @pytest.mark.slow
