@@ -97,6 +97,16 @@ def test_a_step_far_from_its_kernels(staging: duckdb.DuckDBPyConnection) -> None
 
 def test_a_step_whose_kernels_come_late(staging: duckdb.DuckDBPyConnection) -> None:
     assert warnings(staging, WHOLE, [(7, 1e6)], window=(-30 * S, -29 * S)) == []
+    # Step 9 begins within step 8: the profiler counts a stretch of kernels where it begins.
+    staging.executemany(
+        "insert into steps (step, device_start_ns, device_end_ns) values (?, ?, ?)",
+        [(8, T0 + 5_000_000, T0 + 7_000_000), (9, T0 + 6_900_000, T0 + 9_000_000)],
+    )
+    kernels = [(8, 5_000_000, 500_000), (8, 6_000_000, 950_000), (9, 6_900_000, 300_000),
+               (9, 8_000_000, 100_000)]  # fmt: skip
+    assert warnings(staging, kernels, [(8, 1.7e6), (9, 1e5)]) == []
+    [warning] = warnings(staging, [(9, 8_500_000, 100_000)], [(99, 0.0)])
+    assert "in step 9 kernels run for 0.500 ms" in warning
 
 
 def test_what_stands_there_twice_is_told(staging: duckdb.DuckDBPyConnection) -> None:
