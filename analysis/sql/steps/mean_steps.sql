@@ -7,7 +7,7 @@
 --
 -- title: Mean steps
 -- meaning: A mean step of the capture, of each rank and stage, and of each step over its ranks.
--- gauge: npuscope_capture_warm_up_steps = case when by_key = 'capture' then warm_up_count end: Warm-up steps of the capture, excluded from means.
+-- gauge: npuscope_capture_warm_up_steps = case when by_key = 'capture' then warm_up_count end: Warm-up steps of the capture, excluded from means except those of expert load.
 -- gauge: npuscope_step_seconds = job_step_ns: Time of a step of the job, mean over the capture's steps.
 -- gauge: npuscope_step_part_seconds{part} = computing_ns, exposed_communication_ns, free_ns: Where a step's time goes: computing, exposed_communication or free (neither a kernel nor an operation of the step; another step's may run); mean of ranks and steps.
 -- gauge: npuscope_job_masking_ratio = masking_ratio: Masking ratio: communication overlapped by computing over communication, all kinds.
