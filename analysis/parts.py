@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import duckdb
 import polars as pl
 
-from .memo import memoize
+from .memo import latest, memoize
 from .scope import ALL, PLACE, Scope
 from .views import frame, has_view, select
 
@@ -73,6 +73,7 @@ def step_parts(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
     return frame(con, _OWN_WAITS.format(where=clause), [*values, *values])
 
 
+@latest
 def is_told(con: duckdb.DuckDBPyConnection) -> bool:
     """Whether what all ranks tell together is there."""
     return has_view(con, "step_parts")

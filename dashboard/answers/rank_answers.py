@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import duckdb
@@ -13,7 +13,7 @@ import polars as pl
 from npuscope.analysis.ranks.stragglers.blame import VERDICT_WORDS
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.views import frame, open_views
-from npuscope.analysis.wording import UNKNOWN
+from npuscope.analysis.wording import UNKNOWN, ranks_named
 from npuscope.messages import Message, StoredMessage, restore_text
 
 from ..locale.language import Say
@@ -56,6 +56,13 @@ def silent(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
         ],
         schema={"rank": pl.Int64, "reason": pl.String},
     )
+
+
+def silent_words(silent: pl.DataFrame) -> Iterator[str]:
+    """Of rows of `silent`, which ranks are grey in a figure, a sentence for each reason."""
+    for some in silent.partition_by("reason", maintain_order=True):
+        names, reason = ranks_named(some["rank"]), some["reason"][0]
+        yield Message("Grey: {ranks}: {reason}", ranks=names, reason=reason)
 
 
 def _numbers(con: duckdb.DuckDBPyConnection, text: str, values: Sequence[object]) -> set[int]:

@@ -111,11 +111,7 @@ def write_db(c: Capture, folder: Path) -> None:
     _pytorch(c, rows, framework)
     if c.job.memory:
         _memory(c, rows, view)
-    rows["AICORE_FREQ"] = frequency_rows(c)
-    rows["HOST_INFO"] = [(c.host_uid, c.host_name)]
-    rows["NPU_INFO"] = [(device, "Ascend910B") for device in range(c.job.ranks_per_host)]
-    rows["RANK_DEVICE_MAP"] = [(c.rank, c.device_id)]
-    rows["SESSION_TIME_INFO"] = [(c.session_start_ns, c.session_end_ns)]
+    rows |= session_rows(c)
     rows["STEP_TIME"] = [(s.step, s.window_start_ns, s.window_end_ns) for s in c.steps]
     rows["META_DATA"] = [
         ("SCHEMA_VERSION_MICRO", "0"), ("SCHEMA_VERSION_MINOR", "0"),
@@ -124,6 +120,17 @@ def write_db(c: Capture, folder: Path) -> None:
     ]  # fmt: skip
     save_main(folder / f"ascend_pytorch_profiler_{c.rank}.db", rows, (cann, framework, view))
     save(folder / "analysis.db", _ANALYSIS, _analysis(c), ())
+
+
+def session_rows(c: Capture) -> Rows:
+    """Host, devices and time of the session."""
+    return {
+        "AICORE_FREQ": frequency_rows(c),
+        "HOST_INFO": [(c.host_uid, c.host_name)],
+        "NPU_INFO": [(device, "Ascend910B") for device in range(c.job.ranks_per_host)],
+        "RANK_DEVICE_MAP": [(c.rank, c.device_id)],
+        "SESSION_TIME_INFO": [(c.session_start_ns, c.session_end_ns)],
+    }
 
 
 def save_main(path: Path, rows: Rows, pools: Iterable[Pool]) -> None:

@@ -18,7 +18,14 @@ from ..capture import Capture
 from ..job import group_hash
 from . import db, reports
 from .metadata import CANN_VERSION, folder_name, profiler_info, profiler_metadata
-from .text import KERNEL_HEADER, communication, kernel_rows, matrix, write_json, write_lines
+from .text import (
+    KERNEL_HEADER,
+    kernel_rows,
+    write_communication,
+    write_json,
+    write_lines,
+    write_steps,
+)
 from .text import write_memory as write_torch_memory
 from .trace import Event, microseconds, timeline
 
@@ -66,15 +73,8 @@ def _write_text(c: Capture, folder: Path, *, stacks: bool) -> None:
     rows = kernel_rows(c)
     rows = [_with_stack(row) for row in rows] if stacks else rows
     write_lines(folder / "kernel_details.csv", KERNEL_HEADER, rows)
-    header = ",".join(("Device_id", "Step", *reports.STEP_COLUMNS))
-    steps = [
-        ",".join(map(str, (c.device_id, step.step, *row)))
-        for step, row in zip(c.steps, reports.step_trace_text(c), strict=True)
-    ]
-    write_lines(folder / "step_trace_time.csv", header, steps)
-    if c.comm_ops and c.job.comm_tasks:
-        write_json(folder / "communication.json", communication(c))
-        write_json(folder / "communication_matrix.json", matrix(c))
+    write_steps(c, folder)
+    write_communication(c, folder)
     if c.job.memory:
         _write_memory(c, folder)
     write_lines(
@@ -127,11 +127,7 @@ def _write_db(c: Capture, folder: Path) -> None:
     pool = db.Pool()
     db.add_tasks(c, rows, pool)
     db.add_calls(c, rows, pool)
-    rows["AICORE_FREQ"] = db.frequency_rows(c)
-    rows["HOST_INFO"] = [(c.host_uid, c.host_name)]
-    rows["NPU_INFO"] = [(device, "Ascend910B") for device in range(c.job.ranks_per_host)]
-    rows["RANK_DEVICE_MAP"] = [(c.rank, c.device_id)]
-    rows["SESSION_TIME_INFO"] = [(c.session_start_ns, c.session_end_ns)]
+    rows |= db.session_rows(c)
     rows["META_DATA"] = [("SCHEMA_VERSION", "1.0.0")]
     if c.job.memory:
         rows["NPU_MODULE_MEM"] = db.module_rows(c)

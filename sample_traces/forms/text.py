@@ -40,23 +40,33 @@ def write_text(c: Capture, folder: Path) -> None:
     with (folder / "trace_view.json").open("w", encoding="utf-8", newline="") as file:
         json.dump(timeline(c), file, ensure_ascii=False)
     write_lines(folder / "kernel_details.csv", KERNEL_HEADER, kernel_rows(c))
-    header = ",".join(("Device_id", "Step", *reports.STEP_COLUMNS))
-    steps = [
-        ",".join(map(str, (c.device_id, step.step, *row)))
-        for step, row in zip(c.steps, reports.step_trace_text(c), strict=True)
-    ]
-    write_lines(folder / "step_trace_time.csv", header, steps)
+    write_steps(c, folder)
     write_lines(
         folder / "op_statistic.csv",
         "Device_id,OP Type,Core Type,Count,Total Time(us),Min Time(us),Avg Time(us),Max Time(us),"
         "Ratio(%)",
         _statistic_rows(c),
     )
+    write_communication(c, folder)
+    if c.job.memory:
+        write_memory([c], folder)
+
+
+def write_steps(c: Capture, folder: Path) -> None:
+    """The profiler's own table of steps."""
+    header = ",".join(("Device_id", "Step", *reports.STEP_COLUMNS))
+    steps = [
+        ",".join(map(str, (c.device_id, step.step, *row)))
+        for step, row in zip(c.steps, reports.step_trace_text(c), strict=True)
+    ]
+    write_lines(folder / "step_trace_time.csv", header, steps)
+
+
+def write_communication(c: Capture, folder: Path) -> None:
+    """What HCCL tells of operations and links, where it was recorded."""
     if c.comm_ops and c.job.comm_tasks:
         write_json(folder / "communication.json", communication(c))
         write_json(folder / "communication_matrix.json", matrix(c))
-    if c.job.memory:
-        write_memory([c], folder)
 
 
 def write_lines(path: Path, header: str, rows: list[str]) -> None:

@@ -197,13 +197,21 @@ def _comparable(tables: ExpertTables, loads: pl.DataFrame, item: str) -> pl.Data
     return marked.with_columns(pl.when(pl.col("is_apart").is_null()).then(f"{item}_max_over_mean"))
 
 
+def _own_counts(tables: ExpertTables) -> pl.DataFrame:
+    """What ranks tell of what their own experts got."""
+    return tables.load.filter(pl.col("ep_rank").is_not_null(), pl.col("tokens").is_not_null())
+
+
 def _apart(tables: ExpertTables) -> pl.DataFrame:
     """PLACE where sums over groups are not of the same groups for all devices: ranks are missing,
     or did not count."""
-    local = tables.load.filter(pl.col("ep_rank").is_not_null(), pl.col("tokens").is_not_null())
-    groups = local.join(
-        tables.ranks.select(*_CAPTURE, "rank", "ep_group"), on=[*_CAPTURE, "rank"], how="left"
-    ).group_by(PLACE)
+    groups = (
+        _own_counts(tables)
+        .join(
+            tables.ranks.select(*_CAPTURE, "rank", "ep_group"), on=[*_CAPTURE, "rank"], how="left"
+        )
+        .group_by(PLACE)
+    )
     counts = groups.agg(
         pairs=pl.struct("ep_group", "ep_rank").n_unique(),
         groups=pl.col("ep_group").n_unique(), devices=pl.col("ep_rank").n_unique(),
@@ -349,9 +357,9 @@ def view_notes(tables: ExpertTables, by: By, rows: pl.DataFrame) -> list[str]:
 
 def unseen_notes(tables: ExpertTables) -> list[str]:
     """Which devices are not told, where ranks tell what their own experts got."""
-    local = tables.load.filter(pl.col("ep_rank").is_not_null(), pl.col("tokens").is_not_null())
     present = (
-        local.join(tables.ranks, on=[*_CAPTURE, "rank"])
+        _own_counts(tables)
+        .join(tables.ranks, on=[*_CAPTURE, "rank"])
         .filter(pl.col("ep_group").is_not_null())
         .group_by(*_CAPTURE, "ep_group")
         .agg(pl.col("ep_rank").n_unique().alias("count"), pl.col("ep_size").max())

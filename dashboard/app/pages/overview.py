@@ -3,13 +3,12 @@
 import streamlit as st
 
 from npuscope.analysis import means, query
-from npuscope.analysis.wording import FREE_MEANS, ranks_named
+from npuscope.analysis.wording import FREE_MEANS
 from npuscope.dashboard.answers import overview_answers, rank_answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.finding_cards import finding_cards
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import steps as figures
-from npuscope.messages import Message
 
 page = open_page("overview")
 say = page.say
@@ -41,9 +40,8 @@ with left:
         silent = page.frame(rank_answers.silent, rank=None, step=None)
         page.figure(figures.ranks_figure(bars, say, stages, silent, height_px=300), key="ranks")
         page.text(FREE_MEANS)
-        for some in silent.partition_by("reason", maintain_order=True):
-            names, reason = ranks_named(some["rank"]), some["reason"][0]
-            page.text(Message("Grey: {ranks}: {reason}", ranks=names, reason=reason))
+        for words in rank_answers.silent_words(silent):
+            page.text(words)
 conventions = []
 masking = mean["masking_ratio"][0] if mean.height else None
 with right:

@@ -6,7 +6,7 @@ import streamlit as st
 from npuscope.analysis import means, query
 from npuscope.analysis.ranks.answers import slow_pairs
 from npuscope.analysis.ranks.stragglers import blame as blamed_ranks
-from npuscope.analysis.wording import percent, ranks_named
+from npuscope.analysis.wording import percent
 from npuscope.dashboard.answers import rank_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import arrow_table, open_page
@@ -96,9 +96,8 @@ if page.is_across:
                 "Which rank makes the others wait is unknown here.",
                 notes[0] if notes else "the work of these ranks has no peers to be compared with",
             )
-        for some in silent.partition_by("reason", maintain_order=True):
-            names, reason = ranks_named(some["rank"]), some["reason"][0]
-            page.text(Message("Grey: {ranks}: {reason}", ranks=names, reason=reason))
+        for words in answers.silent_words(silent):
+            page.text(words)
 else:
     page.empty("The ranks could not be compared.")
 
