@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 import duckdb
 import numpy as np
 
-from npuscope.errors import CannotAnswer, UsageError
+from npuscope.errors import UsageError
 from npuscope.messages import Message
 
 from .captures import CaptureJob, Other, scale
@@ -114,8 +114,8 @@ def _host(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     host; `host:free` is `host=0`."""
     ops = job.ops
     if not ops.has_launches:
-        raise CannotAnswer(
-            f"{change.word}: no launches were recorded, so the host's time is not known: record"
+        raise change.refusal(
+            "no launches were recorded, so the host's time is not known: record"
             " CPU activities, too (`npuscope doctor`)"
         )
     is_free = change.name == "free" and not change.value
@@ -149,15 +149,16 @@ def _between_steps(
     ops, waits = job.ops, own.waits
     first, launched = (_begins(ops, order) for order in (np.arange(len(ops.rank)), waits.launches))
     if not len(first):
-        words = "one step was" if len(ops.steps) == 1 else "no step and the next one were"
-        raise CannotAnswer(f"{change.word}: {words} recorded, so nothing lies between steps")
+        raise change.refusal(
+            "one step was recorded, so nothing lies between steps"
+            if len(ops.steps) == 1
+            else "no step and the next one were recorded, so nothing lies between steps"
+        )
     pauses, gap = waits.pauses(), waits.gap.copy()
     pauses[launched] = np.round(pauses[launched] * factor)
     is_root = np.diff(waits.points.first)[waits.points.place[first]] == 0
     if is_root.any():
-        raise CannotAnswer(
-            f"{change.word}: what begins a step on some rank waits for nothing that was recorded"
-        )
+        raise change.refusal("what begins a step on some rank waits for nothing that was recorded")
     gap[first] = np.round(np.maximum(gap[first], 0) * factor) + np.minimum(gap[first], 0)
     return replace(own, waits=replace(waits.with_pauses(pauses), gap=gap))
 
@@ -230,8 +231,8 @@ def _link(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     outside[:-1] = np.maximum(outside[:-1] - shorter, np.minimum(outside[:-1], 0))
     durations[:-1] = np.where(ops.exogenous, durations[:-1], outside[:-1])
     if not (shorter[~ops.exogenous] != 0).any() and not (before == after).all():
-        raise CannotAnswer(
-            f"{change.word}: no operation over this link was recorded with its times on all its"
+        raise change.refusal(
+            "no operation over this link was recorded with its times on all its"
             " members: record all ranks of its groups, with their operations"
         )
     moved = moved.with_columns(payload_ns=left)
@@ -285,8 +286,8 @@ def _rank(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
                     new[other] = dur[row, other] * np.median(usual[like] / dur[row, like])
             durations[at[row]] = np.round(new).astype(np.int64)
     if not is_there:
-        raise CannotAnswer(
-            f"{change.word}: no other rank ran the same kernels in the same order, so there are no"
+        raise change.refusal(
+            "no other rank ran the same kernels in the same order, so there are no"
             " peers to be alike: record all ranks of a stage"
         )
     outside = own.outside.copy()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from npuscope.errors import UsageError
+from npuscope.errors import CannotAnswer, UsageError
 from npuscope.messages import Message, join
 
 _ALONE = ("host", "micro_batches", "between_steps", "schedule")  # take a value without a name
@@ -62,6 +62,11 @@ class Change:
                 change=self.word, target=self.target, shown=names or Message("none"),
             )
         )  # fmt: skip
+
+    def refusal(self, template: str, **values: int) -> CannotAnswer:
+        """What to raise where the capture does not tell what the change does: why, as a message."""
+        why = Message(template, **values)
+        return CannotAnswer(Message("{change}: {why}", change=self.word, why=why))
 
 
 def changed_kernels(words: Iterable[str]) -> list[str]:

@@ -6,8 +6,6 @@ from __future__ import annotations
 import duckdb
 import numpy as np
 
-from npuscope.errors import CannotAnswer
-
 from ..ranks.stages import rank_stages
 from .captures import CaptureJob, scale
 from .changes import Change
@@ -40,9 +38,8 @@ def of_stages(
         if own.any():
             computing[stage] = own[own.any(axis=1)].mean(axis=0)  # light ranks have no kernels
     if len(computing) < 2:
-        raise CannotAnswer(
-            f"{change.word}: kernels of one pipeline stage at most were recorded: record a rank of"
-            " every stage"
+        raise change.refusal(
+            "kernels of one pipeline stage at most were recorded: record a rank of every stage"
         )
     mean = np.mean([*computing.values()], axis=0)
     factors = np.ones((max(there) + 1, len(ops.steps)))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 import duckdb
 import numpy as np
@@ -19,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from npuscope.collector.readers.expert_load.deployment_json import read_deployment
-from npuscope.errors import CannotAnswer, UsageError
+from npuscope.errors import UsageError
 from npuscope.messages import Message
 
 from ...views import frame
@@ -51,9 +50,6 @@ def experts(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
     """`experts:balanced`: as many tokens for each device; `experts:plan=FILE`: placed as in the
     deployment JSON, by the tokens that were counted for each expert."""
 
-    def refuse(why: str) -> NoReturn:
-        raise CannotAnswer(f"{change.word}: {why}")
-
     if change.name not in ("balanced", "plan") or (change.name == "plan") != bool(change.value):
         raise UsageError(
             Message("{change}: give experts:balanced, or experts:plan=FILE", change=change.word)
@@ -61,7 +57,9 @@ def experts(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
     ops = job.ops
     exchanged = exchanges(job, EXCHANGES, change)
     if ops.names["shapes"].is_null().all():
-        refuse("no shapes were recorded, so tokens of kernels are not known: record shapes")
+        raise change.refusal(
+            "no shapes were recorded, so tokens of kernels are not known: record shapes"
+        )
     moved = payloads(con, job, own, change)
     scales = np.ones(moved.height)
     shares = _planned_shares(con, job, change) if change.name == "plan" else None
@@ -69,11 +67,11 @@ def experts(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
     of_op, key_of_op = _tokens(job)
     for group in exchange_groups(job, exchanged):
         if not group.exchanges.size:
-            refuse("ranks of an expert-parallel group do not run the same kernels")
+            raise change.refusal("ranks of an expert-parallel group do not run the same kernels")
         members = len(group.members)
         sent, took = matrices(job, group, moved)
         if are_staged(sent, took):
-            refuse(
+            raise change.refusal(
                 "all-to-alls seem to go in stages over hosts: what each rank takes to send its"
                 " tokens to each other one is not known"
             )
@@ -87,10 +85,14 @@ def experts(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
         else:
             window = _windows(job, group, is_dispatch, varies)
             if window is None:
-                refuse("dispatch and combine do not follow each other, layer after layer")
+                raise change.refusal(
+                    "dispatch and combine do not follow each other, layer after layer"
+                )
             shares_of_group = shares.of(group, job, window)
             if shares_of_group is None:
-                refuse("no tokens were counted for each expert and step, or layers do not fit")
+                raise change.refusal(
+                    "no tokens were counted for each expert and step, or layers do not fit"
+                )
             of_exchange, of_kernel = shares_of_group
         new = np.where(
             is_dispatch[:, None, None],
@@ -124,11 +126,9 @@ def exchanges(job: CaptureJob, kinds: Collection[str], change: Change) -> Flags:
     result: Flags = np.isin(ops.kind, named) & np.isin(ops.type, types) & (ops.instance >= 0)
     result &= ops.step >= 0
     if not result.any():
-        raise CannotAnswer(f"{change.word}: no all-to-alls of such groups were recorded")
+        raise change.refusal("no all-to-alls of such groups were recorded")
     if ops.exogenous[result].any():
-        raise CannotAnswer(
-            f"{change.word}: all members of the groups are needed: record all ranks of the job"
-        )
+        raise change.refusal("all members of the groups are needed: record all ranks of the job")
     return result
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 import duckdb
 import numpy as np
-
-from npuscope.errors import CannotAnswer
 
 from ..captures import CaptureJob, Other
 from ..changes import Change
@@ -24,9 +20,6 @@ def hierarchical(
     that host, then each passes on within its host what came, with what it has itself. A stage takes
     as long as its most bytes to one rank, by the mean time of a byte between and within hosts."""
 
-    def refuse(why: str) -> NoReturn:
-        raise CannotAnswer(f"{change.word}: {why}")
-
     if change.name not in job.ops.kinds:
         raise change.no_such([name for name in job.ops.kinds if name])
     exchanged = exchanges(job, (change.name,), change)
@@ -41,20 +34,26 @@ def hierarchical(
             continue
         counts = np.bincount(at)
         if not group.exchanges.size or "" in names or (counts != counts[0]).any():
-            refuse("groups must have as many ranks on each of their hosts, all running the same")
+            raise change.refusal(
+                "groups must have as many ranks on each of their hosts, all running the same"
+            )
         sent, took = matrices(job, group, moved)
         if are_staged(sent, took):
-            refuse("its all-to-alls seem to go in stages already")
+            raise change.refusal("its all-to-alls seem to go in stages already")
         groups.append((group, at, sent * ~np.eye(len(at), dtype=bool), took))
     if not groups:
-        refuse("no group of this kind spans several hosts, so there is nothing to stage")
+        raise change.refusal(
+            "no group of this kind spans several hosts, so there is nothing to stage"
+        )
     rates = []
     for is_far in (False, True):
         pairs = [((at[:, None] != at) == is_far, sent, took) for _, at, sent, took in groups]
         size = sum(float(sent[:, one].sum()) for one, sent, _ in pairs)
         spent = sum(float(took[:, one].sum()) for one, _, took in pairs)
         if not size or not spent:
-            refuse("transfers both between and within hosts are needed to know their speeds")
+            raise change.refusal(
+                "transfers both between and within hosts are needed to know their speeds"
+            )
         rates.append(spent / size)
     for group, at, sent, took in groups:
         count = len(at)

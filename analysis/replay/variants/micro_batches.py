@@ -8,7 +8,7 @@ makes more micro-batches take longer than their means do: the slowest stage of t
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import duckdb
 import numpy as np
@@ -100,10 +100,11 @@ def _by_passes(job: CaptureJob, own: Other, change: Change, passes: Ready) -> Ot
     batches = [at for at, name in enumerate(ops.types) if name.lower() == "batchsendrecv"]
     least = 2 * (stages - 1)  # passes until the first stage has its first backward
     if recorded < least and np.isin(ops.type, batches).any():
-        raise CannotAnswer(
-            f"{change.word}: with batchSendRecv, {recorded} micro-batches on {stages} stages do not"
-            f" show how stages wait for each other in turn: record steps of {least} or more"
-        )
+        raise change.refusal(
+            "with batchSendRecv, {recorded} micro-batches on {stages} stages do not show how stages"
+            " wait for each other in turn: record steps of {least} or more",
+            recorded=recorded, stages=stages, least=least,
+        )  # fmt: skip
     return execute_order(job, passes, own, None, int(change.value))
 
 
@@ -129,21 +130,22 @@ def measured_pipelines(
     the capture is no such job."""
     ops = job.ops
 
-    def refuse(why: str) -> NoReturn:
-        raise CannotAnswer(f"{change.word}: {why}")
-
     stage_of = np.array([stages.get(rank, -1) for rank in ops.ranks])
     count = int(stage_of.max(initial=-1)) + 1
     if count < 2 or {*stage_of.tolist()} != {*range(count)}:
-        refuse("without transfers between all stages of a pipeline, micro-batches are not told")
+        raise change.refusal(
+            "without transfers between all stages of a pipeline, micro-batches are not told"
+        )
     passes = [at for at, name in enumerate(ops.types) if name.lower() in _PASSES]
     pp = [at for at, name in enumerate(ops.kinds) if name == "pp"]
     operations = np.flatnonzero(np.isin(ops.type, passes) & np.isin(ops.kind, pp) & (ops.step >= 0))
     types = {ops.types[at].lower() for at in np.unique(ops.type[np.isin(ops.kind, pp)]).tolist()}
     if not len(operations) and "batchsendrecv" in types:
-        refuse("batches of sends and receives (batchSendRecv) do not tell micro-batches apart")
+        raise change.refusal(
+            "batches of sends and receives (batchSendRecv) do not tell micro-batches apart"
+        )
     if not len(operations) or ops.exogenous[operations].any():
-        refuse(
+        raise change.refusal(
             "sends and receives of all stages are needed, and which of them are one (chunks of a"
             " model on two stages do not tell): record all ranks of the job"
         )
@@ -151,7 +153,7 @@ def measured_pipelines(
     members = np.bincount(instance)[instance]
     other = np.bincount(instance, weights=stage)[instance] - stage
     if (members != 2).any() or (np.abs(other - stage) != 1).any():
-        refuse("stages hold several chunks of the model, whose schedule is not known")
+        raise change.refusal("stages hold several chunks of the model, whose schedule is not known")
     starts, ends = job.times(own.waits)(slice(None))
     is_send = np.isin(
         ops.type[operations], [at for at in passes if ops.types[at].lower() == "send"]
@@ -165,7 +167,9 @@ def measured_pipelines(
     if (sizes == sizes[0]).all() and not rest:
         rows = operations[order].reshape(-1, steps, recorded)
     if recorded < 2 or not len(rows) or (ops.step[rows] != np.arange(steps)[:, None]).any():
-        refuse("each stage must send and receive as often in every step, at least twice")
+        raise change.refusal(
+            "each stage must send and receive as often in every step, at least twice"
+        )
     keys = lane.reshape(len(rows), -1)[:, 0]
     met = ends - own.waits.transfer[:-1]
     computed = starts.copy()
@@ -185,7 +189,9 @@ def measured_pipelines(
                 lanes.append(_Lane(*(one[its].max(axis=0) for one in times)) if len(its) else None)
             measures = _blocks(lanes, count - at - 1) if len(ranks) else None
             if measures is None:
-                refuse("forwards and backwards do not follow each other as in the schedule 1F1B")
+                raise change.refusal(
+                    "forwards and backwards do not follow each other as in the schedule 1F1B"
+                )
             blocks[0].append(measures[0])
             blocks[1].append(measures[1])
             others[:, at] = measures[2:]

@@ -7,7 +7,6 @@ import numpy as np
 import polars as pl
 
 from npuscope.collector.store import store
-from npuscope.errors import CannotAnswer
 
 from ..captures import CaptureJob, Other
 from ..changes import Change
@@ -32,8 +31,8 @@ def payloads(
     ops = job.ops
     tasks = store.frame(con.sql(_TASKS, params={"run": job.run, "capture": job.capture}))
     if tasks.is_empty():
-        raise CannotAnswer(
-            f"{change.word}: no tasks of communication with peers were recorded, so which link an"
+        raise change.refusal(
+            "no tasks of communication with peers were recorded, so which link an"
             " operation waits for is not known: record profiler level 1 or higher"
         )
     at = np.flatnonzero(ops.is_communication)

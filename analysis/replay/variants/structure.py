@@ -10,7 +10,7 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from npuscope.errors import CannotAnswer, UsageError
+from npuscope.errors import UsageError
 from npuscope.messages import Message
 
 from ..beside import covering, new_parts
@@ -33,8 +33,8 @@ def remove(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: 
     one = ops.ranks.index(int(change.value))
     peers = [at for at in programs(ops) if at.shape[1] and one in ops.rank[at[:, 0]]]
     if not peers or len(peers[0]) < 2:
-        raise CannotAnswer(
-            f"{change.word}: no other rank ran the same kernels in the same order, so nobody shows"
+        raise change.refusal(
+            "no other rank ran the same kernels in the same order, so nobody shows"
             " what is left without it: record all ranks of a stage"
         )
     mine = np.append((ops.rank == one) & ops.is_kernel, False)
@@ -53,8 +53,8 @@ def fuse(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     they wait for nothing else: no time lies between the two, and they need no launch."""
     ops, waits = job.ops, own.waits
     if not ops.has_launches:
-        raise CannotAnswer(
-            f"{change.word}: no launches were recorded, so what a launch costs is not known: record"
+        raise change.refusal(
+            "no launches were recorded, so what a launch costs is not known: record"
             " CPU activities, too (`npuscope doctor`)"
         )
     by_type = [at for at, name in enumerate(ops.types) if fnmatchcase(name, change.name)]
@@ -73,9 +73,8 @@ def fuse(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     others = np.bincount(target[~is_launch], minlength=len(point_at))[:count]
     near = near[others[target[near]] == 1]
     if not len(near):
-        raise CannotAnswer(
-            f"{change.word}: no such kernel waits for the kernel before it alone, so none can be"
-            " part of it"
+        raise change.refusal(
+            "no such kernel waits for the kernel before it alone, so none can be part of it"
         )
     merged = np.zeros(count, bool)
     merged[target[near]] = True
@@ -100,8 +99,8 @@ def communication_of(
     mask = ops.is_communication & np.isin(ops.kind, kinds)
     is_changeable = mask & ~ops.exogenous
     if not is_changeable.any():
-        raise CannotAnswer(
-            f"{change.word}: no operation of this kind was recorded with its times on all its"
+        raise change.refusal(
+            "no operation of this kind was recorded with its times on all its"
             " members, so waiting and moving cannot be told apart: record all ranks of its"
             " groups, with their operations"
         )

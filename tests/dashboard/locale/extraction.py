@@ -26,7 +26,7 @@ ROOMS = ("npuscope", "collector", "analysis", "dashboard")
 # What is called with a text to be said; of `page`, whatever draws words.
 SAYING: dict[str, tuple[int, ...]] = {
     "Message": (0,), "warn": (0,), "lose": (0, 1), "state": (2, 5, 6), "_of_types": (3, 4, 5),
-    "Limit": (2, 3), "of_many": (0, 1),
+    "Limit": (2, 3), "of_many": (0, 1), "refusal": (0,),
 }  # fmt: skip
 # The same where Chinese is shown: by position.
 SHOWN: dict[str, tuple[int, ...]] = {

@@ -62,6 +62,9 @@ def test_the_page_shows_what_the_command_prints(
     # In the command's words, which are true: launches were recorded.
     visited.text_input[0].set_value("cause:far_node=0").run()
     assert "no launch is slower on cores far from its device" in visited.info[0].value
+    there = {"page": "whatif", "change": "hierarchical:ep"}
+    for lang, why in (("en", "no group of this kind spans several"), ("zh", "没有跨多台主机")):
+        assert why in visit(monkeypatch, sample_store, lang=lang, **there).info[0].value
 
 
 @pytest.mark.slow
