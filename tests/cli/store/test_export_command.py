@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ import polars as pl
 import pytest
 
 from npuscope.collector.store import store
+from npuscope.collector.store.folder_handles import process_space
 from npuscope.dashboard.perfetto.choice import Choice, parse_choice
 from npuscope.dashboard.perfetto.rank_tables import Trace, trace_of
 from npuscope.dashboard.perfetto.trace_file import before
@@ -158,7 +160,15 @@ def test_an_export_of_several_runs_compares_the_ranks_of_each(
     for seed, name in enumerate("ab"):
         profiles = written_job(small(seed=seed, overloaded=0), "text")
         assert run("ingest", profiles, "--store", both, "--run", name).code == 0
-    assert run("export", "duckdb", both, "-o", one).code == 0
+    # One that was killed left what it had written so far, unlike one that still writes.
+    pids = [2**22 + 1, os.getpid()]  # no process has a number as large
+    killed, writing = (tmp_path / f".tmp-{process_space()}-{pid}-{'a' * 12}" for pid in pids)
+    for left in (killed, writing):
+        left.mkdir()
+        (left / "both.duckdb.wal").touch()
+    for form, out in (("duckdb", one), ("csv", tmp_path / "tables"), ("csv", tmp_path / "tables")):
+        assert run("export", form, both, "-o", out).code == 0
+    assert set(tmp_path.glob(".tmp*")) == {writing}
     told = {}
     for verb in (("comm", "--by", "part"), ("ranks",), ("comm",), ("findings",), ("steps",)):
         for name in "ab":
