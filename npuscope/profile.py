@@ -28,7 +28,7 @@ from npuscope.collector.store.manifest import (
 )
 from npuscope.console.waiting import reading, waiting
 from npuscope.errors import StoreError, TraceNotFound, UsageError
-from npuscope.messages import Message, join
+from npuscope.messages import Message, join, restore_text
 
 if TYPE_CHECKING:
     from npuscope.collector.ingest.ingest import IngestResult
@@ -274,15 +274,13 @@ def reading_warnings(
 ) -> list[str]:
     """What readers warned of the scope's run and capture, a sentence per warning with the ranks it
     concerns, and their run where there are several; of those that `con` was opened over."""
-    if not is_store(target):
-        return []
-    manifests_here = manifests(target) if con is None else store.opened_over(con, target)
-    mine = [one for one in manifests_here if scope.has(one.run, one.capture)]
+    read = store.readings_of(manifests(target)) if con is None else store.readings(con, target)
+    mine = [one for one in read if scope.has(one.run, one.capture)]
     is_several = len({one.run for one in mine}) > 1
     concerned: dict[tuple[str, str], list[int]] = {}
-    for manifest in mine:
-        for warning in manifest.warnings:
-            concerned.setdefault((manifest.run, warning), []).append(manifest.rank)
+    for one in mine:
+        for warning in map(restore_text, one.warnings):
+            concerned.setdefault((one.run, warning), []).append(one.rank)
     warnings: list[str] = []
     for (run, warning), ranks in concerned.items():
         place = ranks_named(ranks)
@@ -293,10 +291,11 @@ def reading_warnings(
         "not read: a link, or its manifest is damaged; remove it and ingest the profile again"
     )
     reasons = {} if con is None else store.left_out(con)
-    for one in odd_places(target, manifests_here):
-        run, *rest = map(folder_value, one.parts[:2])
+    keys = ((one.run, one.capture, one.rank) for one in read)
+    for odd in odd_places(target, keys) if is_store(target) else ():
+        run, *rest = map(folder_value, odd.parts[:2])
         if scope.has(run, *rest) and (run, *rest) not in reasons:
-            warnings.append(Message("{place}: {note}", place=str(one), note=reason))
+            warnings.append(Message("{place}: {note}", place=str(odd), note=reason))
     return warnings
 
 

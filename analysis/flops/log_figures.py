@@ -22,7 +22,7 @@ import polars as pl
 from npuscope.collector.discover.train_logs import logged_facts
 from npuscope.collector.readers.train_log.log_facts import LogFacts
 from npuscope.collector.readers.train_log.train_log import SCHEMA, TrainLog, read_log
-from npuscope.collector.store.manifest import is_store, manifests
+from npuscope.collector.store.store import readings
 from npuscope.messages import Message, join
 
 from ..scope import JOB, Scope
@@ -231,9 +231,9 @@ def trainer_log(
     clause, values = Scope(run, capture).where()
     rows = frame(con, _ROWS.format(where=clause), values)
     facts = LogFacts()
-    for one in manifests(target, run=run) if is_store(target) else []:
-        if one.capture == capture and logged_facts(one) != LogFacts():
-            facts = logged_facts(one)
+    for one in readings(con, target):
+        if (one.run, one.capture) == (run, capture) and logged_facts(one.rules) != LogFacts():
+            facts = logged_facts(one.rules)
     return TrainLog(rows, facts)
 
 

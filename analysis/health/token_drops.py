@@ -12,7 +12,7 @@ import duckdb
 import polars as pl
 
 from npuscope.collector.discover.train_logs import logged_facts
-from npuscope.collector.store.manifest import is_store, manifests
+from npuscope.collector.store.store import readings
 
 from ..catalog import column_names
 from ..experts.load.counted_ranks import sent_tokens
@@ -58,7 +58,7 @@ def health_dropped(
     loads = loads.filter(pl.col("run") == pl.col("run").min())
     if loads.is_empty():
         return pl.DataFrame(schema=_ROWS), []
-    tokens = tokens_per_step or _logged_tokens(target, loads["run"][0])
+    tokens = tokens_per_step or _logged_tokens(con, target, loads["run"][0])
     held = None if target is None else (con, target)
     tokens_of_layers = sent_tokens(held, tables, top_k=top_k, tokens_per_step=tokens)
     layers = with_dropped(loads.group_by(PLACE).agg(pl.col("tokens").sum()), tokens_of_layers)
@@ -79,10 +79,10 @@ def health_dropped(
     return rows.select(column_names("health_dropped")), sum_notes(loads, tokens_of_layers)
 
 
-def _logged_tokens(target: Path | None, run: str) -> int | None:
+def _logged_tokens(con: duckdb.DuckDBPyConnection, target: Path | None, run: str) -> int | None:
     """Tokens of a step as the log that was read with the run tells them."""
-    read = manifests(target, run=run) if target is not None and is_store(target) else ()
-    counts = {logged_facts(one).tokens_per_step for one in read} - {None}
+    read = [one for one in readings(con, target) if one.run == run]
+    counts = {logged_facts(one.rules).tokens_per_step for one in read} - {None}
     return counts.pop() if len(counts) == 1 else None
 
 

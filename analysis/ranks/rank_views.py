@@ -20,6 +20,7 @@ from npuscope.collector.store.manifest import Manifest, by_capture, is_store
 
 from ..catalog import metric
 from ..memo import forget
+from ..summaries import summaries
 from ..views import open_views
 from .derive import RESOLVED_COMM, bring_up_to_date, derive, derived_tables
 
@@ -80,10 +81,14 @@ def _derived_files(
 def _compute(con: duckdb.DuckDBPyConnection, key: Key, number: int) -> Iterator[tuple[str, str]]:
     """Results for one capture of `con` as tables of its database: (name, table)."""
     ((database,),) = con.execute("select current_database()").fetchall()
+    present = "select table_name from information_schema.tables where table_catalog = ?"
+    names = {name for (name,) in con.execute(present, [database]).fetchall()}
+    # Of summaries too the rows of this capture alone: `derive` knows of no other.
+    tables = [*schema.tables(), *(one.name for one in summaries() if one.name in names)]
     rows_of_capture = f"run = {sql_literal(key[0])} and capture = {sql_literal(key[1])}"
     aside = con.cursor()
     try:
-        for name in schema.tables():
+        for name in tables:
             whole = f'"{database}".main."{name}"'
             aside.execute(
                 f'create temp view "{name}" as select * from {whole} where {rows_of_capture}'

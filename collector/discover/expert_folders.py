@@ -223,12 +223,13 @@ def current_loads(source: RankSource, *, force: bool) -> RankSource:
     return replace(source, files=files, rules=tuple(r for r in source.rules if r[0] != RULE))
 
 
-def expert_facts(manifest: Manifest) -> ExpertFacts | None:
-    """How the loads that a rank holds were counted; None where it holds none."""
+def expert_facts(rules: Mapping[str, str]) -> ExpertFacts | None:
+    """How the loads that a rank holds were counted, by the rules of its reading; None where it
+    holds none."""
     facts = {
-        name: manifest.rules[f"{RULE}.{name}"]
+        name: rules[f"{RULE}.{name}"]
         for name in ExpertFacts.__dataclass_fields__
-        if f"{RULE}.{name}" in manifest.rules
+        if f"{RULE}.{name}" in rules
     }
     source = facts.pop("source", None)
     if source not in ("hook", "dump"):

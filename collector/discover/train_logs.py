@@ -10,7 +10,7 @@ read anyway, the log is read as it is now.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,12 +92,13 @@ def current_log(source: RankSource, *, force: bool) -> RankSource:
     return source
 
 
-def logged_facts(manifest: Manifest) -> LogFacts:
-    """What the log that a rank holds says of the whole run; nothing where it holds none."""
+def logged_facts(rules: Mapping[str, str]) -> LogFacts:
+    """What the log that a rank holds says of the whole run, by the rules of its reading; nothing
+    where it holds none."""
     facts = {
-        name: manifest.rules[f"{RULE}.{name}"]
+        name: rules[f"{RULE}.{name}"]
         for name in LogFacts.__dataclass_fields__
-        if f"{RULE}.{name}" in manifest.rules
+        if f"{RULE}.{name}" in rules
     }
     scope = facts.pop("tokens_per_s_of", None)
     counts = {name: int(text) for name, text in facts.items()}

@@ -1,17 +1,18 @@
 """A store's content as one portable DuckDB database, or as Parquet or CSV files.
 
-Written under a temporary name and renamed when whole, so that a name never holds half an export.
+Written into a staging folder and renamed when whole, so that a name never holds half an export.
+What one that was killed leaves goes with the next that is written beside it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import duckdb
+import msgspec
 
 from npuscope.errors import StoreError, UsageError
 
@@ -20,10 +21,10 @@ from ..csv_cells import quoted_cell
 from ..literals import engine_name, sql_literal
 from ..quiet_duckdb import open_duckdb
 from ..staging import scalar
-from .folder_handles import staging_name
+from .folder_handles import staging_name, sweep_staging
 from .manifest import sync_folder
 from .space import is_out_of_space
-from .store import SUMMARY_VERSIONS, attach_export
+from .store import READINGS, SUMMARY_VERSIONS, Reading, attach_export, readings
 
 FORMATS = ("duckdb", "parquet", "csv")
 # The oldest DuckDB that npuscope supports (1.4) opens files of this version.
@@ -63,16 +64,22 @@ def export(
     rows_of = {name: f'(select * from "{name}" where {condition})' for name in names}
     engine_name(out)
     _refuse_foreign(out, form, names)
-    temporary = out.with_name(f"{staging_name()}.{out.name}")
+    staged = out.with_name(staging_name())
+    temporary = staged / out.name
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch()  # DuckDB's errors do not tell this file from those of the store
-        temporary.unlink()
+        sweep_staging(out.parent)  # of exports that were killed
+        staged.mkdir()  # DuckDB's errors do not tell this place from that of the store
         rows = writers[form](con, rows_of, temporary)
         if form == "duckdb":
-            _write_versions(temporary, summaries)
+            mine = (
+                one
+                for one in readings(con)
+                if run in (None, one.run) and capture in (None, one.capture)
+            )
+            _write_origins(temporary, summaries, mine)
         if out.is_dir():
-            shutil.rmtree(out)
+            out.rename(staged / f"{out.name}.old")
         temporary.replace(out)
         sync_folder(out.parent)
     except OSError as error:
@@ -82,12 +89,7 @@ def export(
             raise
         raise StoreError(f"{out}: cannot be written (no space left)") from error
     finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary, ignore_errors=True)
-        else:
-            for one in (temporary, temporary.with_name(f"{temporary.name}.wal")):
-                with contextlib.suppress(OSError):  # where nothing can be written, nothing is there
-                    one.unlink()
+        shutil.rmtree(staged, ignore_errors=True)
     return rows
 
 
@@ -127,12 +129,20 @@ def _write_duckdb(
     return rows
 
 
-def _write_versions(out: Path, summaries: Mapping[str, str]) -> None:
-    """Readers trust a summary only if they would compute the same."""
+def _write_origins(out: Path, summaries: Mapping[str, str], read: Iterable[Reading]) -> None:
+    """Readers trust a summary only if they would compute the same, and say what was told when the
+    ranks were read."""
     with open_duckdb(str(out)) as written:
         written.execute(f"create table {SUMMARY_VERSIONS} (name varchar, version varchar)")
         for name, version in summaries.items():
             written.execute(f"insert into {SUMMARY_VERSIONS} values (?, ?)", [name, version])
+        written.execute(
+            f"create table {READINGS}"
+            " (run varchar, capture varchar, rank integer, rules varchar, warnings varchar)"
+        )
+        for *place, rules, warnings in read:
+            texts = (msgspec.json.encode(told).decode() for told in (rules, warnings))
+            written.execute(f"insert into {READINGS} values (?, ?, ?, ?, ?)", [*place, *texts])
         written.execute("checkpoint")
 
 

@@ -286,12 +286,12 @@ def by_capture(manifests: Iterable[Manifest]) -> dict[tuple[str, str], list[Mani
     return dict(members)
 
 
-def odd_places(store: Path, manifests: Sequence[Manifest]) -> list[Path]:
-    """Where a run, a capture or a rank should stand in a store and none of the `manifests` is: a
-    link, or a damaged manifest. Relative to the store."""
+def odd_places(store: Path, keys: Iterable[tuple[str, str, int]]) -> list[Path]:
+    """Where a run, a capture or a rank should stand in a store and none of the `keys` (run,
+    capture, rank) names one: a link, or a damaged manifest. Relative to the store."""
     read: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for one in manifests:
-        read[one.run, one.capture].add(f"rank={one.rank}")
+    for run_name, capture_name, number in keys:
+        read[run_name, capture_name].add(f"rank={number}")
     odd = _links(store, "run=")
     for run in children(store, "run="):
         odd += _links(run, "capture=")

@@ -12,6 +12,7 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -22,6 +23,7 @@ from ..groups import parallel_kind
 from ..quiet_duckdb import open_duckdb
 from .folder_handles import ELSEWHERE, make_private
 from .manifest import write_atomically
+from .store import READINGS
 
 KEY_FILE = "npuscope-redaction-key"
 # Communicators that frameworks name alike everywhere.
@@ -50,6 +52,8 @@ def redact(database: Path, key: bytes) -> int:
 
 
 def _redact(con: duckdb.DuckDBPyConnection, key: bytes) -> int:
+    with suppress(duckdb.CatalogException):  # an older file has none
+        con.execute(f"update {READINGS} set warnings = '[]'")  # they name files of the profile
     columns = _text_columns(con)
     texts: dict[str, set[str]] = {}
     for table, column in columns:

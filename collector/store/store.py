@@ -20,19 +20,20 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 import duckdb
 import msgspec
 
 from npuscope.errors import StoreError
+from npuscope.messages import Stored, restore_text
 
 from .. import schema
 from ..literals import engine_name, file_literal, sql_literal
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
 
 # In an exported file: which summaries it holds, in which version.
 SUMMARY_VERSIONS = "summary_versions"
+# In an exported file: how its ranks were read, a `Reading` each.
+READINGS = "rank_readings"
 # How the store's files are written: times that grow take little as their differences, and fewer
 # rows than usual wait for their group to be full.
 PARQUET = "format parquet, compression zstd, parquet_version v2, row_group_size 40960"
@@ -73,6 +76,16 @@ EMPTY_SUMMARIES = "empty_summaries"
 # Processes of containers that share the temporary folder may have the same number.
 _PROCESS = secrets.token_hex(4)
 _OFFLINE = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+
+
+class Reading(NamedTuple):
+    """What was told and decided when a rank was read: exports carry it, as answers depend on it."""
+
+    run: str
+    capture: str
+    rank: int
+    rules: dict[str, str]
+    warnings: list[Stored]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +146,37 @@ def opened_over(con: duckdb.DuckDBPyConnection, path: Path) -> list[Manifest]:
     """The ranks that `open(path)` gave a connection, which a new look may find replaced; of other
     connections those that the store has now."""
     return _LOOKS[con].manifests if con in _LOOKS else manifests(path)
+
+
+def readings(con: duckdb.DuckDBPyConnection, path: Path | None = None) -> list[Reading]:
+    """How the ranks were read that `con` was opened over: of an exported file, or of a store; that
+    is at `path`, where `open` did not make `con`. Nothing where an older version exported."""
+    if con in _LOOKS or (path is not None and is_store(path)):
+        return readings_of(opened_over(con, path or Path()))
+    columns = con.execute(
+        "select column_name from duckdb_columns()"
+        " semi join duckdb_tables() using (database_name, schema_name, table_name)"
+        " where database_name = 'exported' and schema_name = 'main' and table_name = ?"
+        " and column_default is null",
+        [READINGS],
+    ).fetchall()
+    if {name for (name,) in columns} != set(Reading._fields):
+        return []
+    read: list[Reading] = []
+    rows = con.execute(
+        f"select {', '.join(Reading._fields)} from exported.main.{READINGS} order by all"
+    ).fetchall()
+    for run, capture, rank, rules, warnings in rows:
+        with suppress(msgspec.MsgspecError, ValueError):  # anybody's: passed over, as manifests are
+            told = decode(rules, dict[str, str]), decode(warnings, list[Stored])
+            list(map(restore_text, told[1]))
+            read.append(Reading(run, capture, rank, *told))
+    return read
+
+
+def readings_of(members: Iterable[Manifest]) -> list[Reading]:
+    """What manifests tell of how their ranks were read."""
+    return [Reading(m.run, m.capture, m.rank, m.rules, m.kept_warnings) for m in members]
 
 
 def left_out(con: duckdb.DuckDBPyConnection) -> Mapping[tuple[str, str], str]:

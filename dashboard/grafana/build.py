@@ -187,7 +187,8 @@ def overview() -> dashboard.Dashboard:
                 steps=((None, "red"), (0.3, "orange"), (0.6, "green")),
             ),
             number(
-                "Exposed communication", f"sum by (run) (npuscope_exposed_seconds{{{RUN}}})",
+                "Exposed communication",
+                f'npuscope_step_part_seconds{{{RUN}, part="exposed_communication"}}',
                 unit="s", note="Communication of a mean rank and step that no compute hides.",
             ),
             number(

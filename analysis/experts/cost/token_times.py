@@ -131,7 +131,8 @@ def curve(tokens: Floats, times: Floats, weights: Floats) -> dict[str, float | N
         if above.slope > 0 and misfit < most * (0.5 if floor == 0.0 else 1.0):
             line, floor, most = above, level, misfit
     expected = np.maximum(floor, line.base + line.slope * tokens)
-    off = np.abs(times / expected - 1)
+    with np.errstate(divide="ignore"):  # a line may go through nothing at few tokens: without end
+        off = np.abs(times / expected - 1)
     return {
         "base_ns": line.base,
         "ns_per_token": line.slope,

@@ -8,7 +8,7 @@ import duckdb
 
 from npuscope.collector.discover.expert_folders import expert_facts
 from npuscope.collector.readers.metadata.profiler_metadata import TOP_K_RULE
-from npuscope.collector.store.manifest import Manifest, is_store, manifests
+from npuscope.collector.store.store import Reading, readings
 from npuscope.errors import TraceNotFound
 from npuscope.messages import Message
 
@@ -43,7 +43,7 @@ def sent_tokens(
                 0
             ].rows():
                 tokens.setdefault((run, capture), set()).add(count)
-    held, worlds = _manifests_by_capture(None if data is None else data[1]), _worlds(tables)
+    held, worlds = _readings_by_capture(data), _worlds(tables)
     return {
         place: RouterTokens(
             tokens_per_step or _only(tokens.get(place, set())),
@@ -59,7 +59,7 @@ def require_all_ranks(
 ) -> None:
     """Raises TraceNotFound where some ranks' counts are missing: what is planned or forecast from
     the others' is of another load. `data` is as of `sent_tokens`; None: a dump."""
-    held = _manifests_by_capture(None if data is None else data[1])
+    held = _readings_by_capture(data)
     rows = [] if data is None else data[0].execute(_COUNTS).fetchall()
     sizes = {(run, capture): (count, size) for run, capture, count, size in rows}
     for place, world in _worlds(tables).items():
@@ -81,9 +81,11 @@ def require_all_ranks(
             )
 
 
-def _manifests_by_capture(target: Path | None) -> dict[tuple[str, str], list[Manifest]]:
-    held: dict[tuple[str, str], list[Manifest]] = {}
-    for one in manifests(target) if target is not None and is_store(target) else ():
+def _readings_by_capture(
+    data: tuple[duckdb.DuckDBPyConnection, Path] | None,
+) -> dict[tuple[str, str], list[Reading]]:
+    held: dict[tuple[str, str], list[Reading]] = {}
+    for one in readings(*data) if data is not None else ():
         held.setdefault((one.run, one.capture), []).append(one)
     return held
 
@@ -98,17 +100,17 @@ def _worlds(tables: ExpertTables) -> dict[tuple[str, str], int | None]:
 
 
 def _ranks(
-    held: list[Manifest], world: int | None, rows: tuple[int | None, int | None] = (None, None)
+    held: list[Reading], world: int | None, rows: tuple[int | None, int | None] = (None, None)
 ) -> tuple[int | None, int | None]:
-    """Ranks of a capture that counted, and that should have, as manifests, ranks and `rows` of
+    """Ranks of a capture that counted, and that should have, as readings, ranks and `rows` of
     counts tell; None where not told."""
-    facts = [one for one in map(expert_facts, held) if one is not None]
+    facts = [one for one in (expert_facts(read.rules) for read in held) if one is not None]
     sizes = (world, rows[1], *(one.ranks_expected for one in facts))
     count = min((one.ranks_count for one in facts), default=rows[0])
     return count, max((size for size in sizes if size is not None), default=None)
 
 
-def _told_top_k(held: list[Manifest]) -> int | None:
+def _told_top_k(held: list[Reading]) -> int | None:
     """Experts of a token as all ranks' metadata tell it."""
     return _only({int(one.rules[TOP_K_RULE]) for one in held if TOP_K_RULE in one.rules})
 

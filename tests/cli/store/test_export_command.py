@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,11 +13,13 @@ import polars as pl
 import pytest
 
 from npuscope.collector.store import store
+from npuscope.collector.store.folder_handles import process_space
 from npuscope.dashboard.perfetto.choice import Choice, parse_choice
 from npuscope.dashboard.perfetto.rank_tables import Trace, trace_of
 from npuscope.dashboard.perfetto.trace_file import before
 from npuscope.dashboard.perfetto.trace_size import ExpectedTrace
 from npuscope.profile import OpenTables
+from npuscope.sample_traces.generate import small
 from tests.cli.command import Run
 from tests.dashboard.perfetto.traces import file_events
 
@@ -146,6 +149,34 @@ def test_one_run_of_several_is_not_what_all_are_asked_for(
     alone = tmp_path / "alone"
     assert run("ingest", tmp_path / "a", "--store", alone, "--run", "a").code == 0
     assert run("sql", alone, "from ranks", "--run", "a").code == 0
+
+
+@pytest.mark.slow
+def test_an_export_of_several_runs_compares_the_ranks_of_each(
+    run: Run, written_job: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Runs with equal names of capture, ranks, steps and groups, as repeated trainings have."""
+    both, one = tmp_path / "store", tmp_path / "both.duckdb"
+    for seed, name in enumerate("ab"):
+        profiles = written_job(small(seed=seed, overloaded=0), "text")
+        assert run("ingest", profiles, "--store", both, "--run", name).code == 0
+    # One that was killed left what it had written so far, unlike one that still writes.
+    pids = [2**22 + 1, os.getpid()]  # no process has a number as large
+    killed, writing = (tmp_path / f".tmp-{process_space()}-{pid}-{'a' * 12}" for pid in pids)
+    for left in (killed, writing):
+        left.mkdir()
+        (left / "both.duckdb.wal").touch()
+    for form, out in (("duckdb", one), ("csv", tmp_path / "tables"), ("csv", tmp_path / "tables")):
+        assert run("export", form, both, "-o", out).code == 0
+    assert set(tmp_path.glob(".tmp*")) == {writing}
+    told = {}
+    for verb in (("comm", "--by", "part"), ("ranks",), ("comm",), ("findings",), ("steps",)):
+        for name in "ab":
+            here, there = (run(*verb, at, "--run", name, "--json") for at in (both, one))
+            told[verb, name] = here.rows
+            assert here.rows, verb
+            assert json.loads(there.out.replace(str(one), str(both))) == here.json(), (verb, name)
+    assert told[("ranks",), "a"] != told[("ranks",), "b"]
 
 
 def test_one_of_several_captures(

@@ -9,6 +9,7 @@ import pytest
 
 from npuscope.sample_traces.generate import small, write_job
 from tests.cli.command import Run
+from tests.collector.readers.expert_load.expert_dumps import line
 
 LINE = (
     " [2025-11-27 10:00:00] iteration {step:8d}/ 40 | elapsed time per iteration (ms): {ms:.1f} |"
@@ -41,3 +42,20 @@ def test_the_log_is_stored_and_used(run: Run, tmp_path: Path) -> None:
     told = json.loads(out)
     assert {row["profiler_overhead_ratio"] for row in told["rows"]} == {0.5}
     assert not any("overhead is unknown" in note for note in told["notes"])
+
+    # An exported file says so, too, and what the log says of the run; a redacted page no warning.
+    (tmp_path / "dumps").mkdir()
+    (tmp_path / "dumps" / "rank63.jsonl").write_text(line(12, 0, [9, 1, 3, 3]))
+    log.write_text("global_batch_size .... 8\nseq_length .... 512\n" + log.read_text())
+    told = ("--train-log", log, "--expert-load", tmp_path / "dumps")
+    store, file, page = (tmp_path / name for name in ("store", "x.duckdb", "x.npuscope.html"))
+    assert run("ingest", job, "--store", store, *told).code == 0
+    assert run("export", "duckdb", store, "-o", file).code == 0
+    assert run("bundle", store, "--redact", "-o", page).code == 0
+    for words in (("mfu", "--by", "log", "--model", "qwen3-8b"), ("steps",), ("experts",)):
+        of_store, of_file = (run(*words[:1], at, *words[1:], "--json") for at in (store, file))
+        assert of_store.json() == of_file.json() and "a restart" in of_file.out, words
+    assert "a restart" not in run("steps", page, "--json").out
+    for place in (store, file, page):
+        code, _, err = run("experts", "plan", place, "--devices", "2")
+        assert code == 3 and "tokens of 1 of 64 ranks are here" in err, place

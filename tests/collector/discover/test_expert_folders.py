@@ -78,11 +78,11 @@ def test_a_folder_beside_the_profiles_is_found(read: Any, profiles: Path, tmp_pa
                          " expert_placement order by all").rows()  # fmt: skip
     assert placed == [(0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 0, 2), (0, 1, 1, 3)]
     holder, other = manifests(tmp_path / "store")
-    facts = expert_facts(holder)
+    facts = expert_facts(holder.rules)
     assert facts is not None and (facts.source, facts.ranks_count, facts.experts_count) == (
         "hook", 2, 4,
     )  # fmt: skip
-    assert expert_facts(other) is None
+    assert expert_facts(other.rules) is None
     # A running job counts on: that alone is no reason to read the rank again.
     with (hook / "rank0.jsonl").open("a") as file:
         file.write(line(14, 0, [1, 1, 1, 1]))
@@ -122,7 +122,7 @@ def test_parts_in_each_ranks_profile_are_merged(read: Any, profiles: Path, tmp_p
     assert [outcome.rank for outcome in result.publications] == [0]
     assert rows(tmp_path) == [(0, *row) for row in expert_load(JOB)]
     assert read().publications == ()
-    facts = expert_facts(manifests(tmp_path / "store")[0])
+    facts = expert_facts(manifests(tmp_path / "store")[0].rules)
     assert facts is not None and facts.ranks_count == 2
     assert read(force=True).is_complete
     assert rows(tmp_path) == [(0, *row) for row in expert_load(JOB)]

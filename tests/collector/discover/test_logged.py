@@ -71,8 +71,8 @@ def test_the_lowest_rank_of_the_capture_holds_it(read: Any, log: Path, tmp_path:
     assert found[13] == (0, 14, 50.0)
     holder, other = manifests(tmp_path / "store")
     assert holder.rules["train_log"] == str(log)
-    assert train_logs.logged_facts(holder) == LogFacts(global_batch_size=8)
-    assert train_logs.logged_facts(other) == LogFacts()
+    assert train_logs.logged_facts(holder.rules) == LogFacts(global_batch_size=8)
+    assert train_logs.logged_facts(other.rules) == LogFacts()
     contents = "select rank, count from rank_contents where content = 'train_log'"
     with_rows = store.query(tmp_path / "store", f"{contents} and count > 0").rows()
     assert with_rows == [(0, 30)]
