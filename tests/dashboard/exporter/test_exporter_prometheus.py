@@ -177,11 +177,11 @@ def test_what_watch_ingests_is_scraped_and_equal(scene: Scene) -> None:
     wait_for(lambda: of_run(server, "npuscope_expert_load_cv", "moe"), "loads joined the capture")
     wait_for(lambda: server.query('npuscope_up{instance="steady"} == 1'), "the store can be read")
 
-    steps = rows_of("mfu", scene.store, "--run", "moe", "--by", "job")
-    weight = sum(row["step_ns"] for row in steps)
-    mfu = sum(row["kernel_mfu_causal_ratio"] * row["step_ns"] for row in steps) / weight
+    each = rows_of("mfu", scene.store, "--run", "moe")
+    possible = [row["step_ns"] * row["peak_flops_per_s"] for row in each]
+    achieved = [r["kernel_mfu_causal_ratio"] * most for r, most in zip(each, possible, strict=True)]
     assert of_run(server, "npuscope_mfu_ratio", "moe")[("kernel_causal",)] == pytest.approx(
-        mfu, rel=1e-12
+        sum(achieved) / sum(possible), rel=1e-12
     )
     kinds: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
     for row in rows_of("comm", scene.store, "--run", "moe"):
