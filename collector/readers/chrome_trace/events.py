@@ -77,6 +77,7 @@ _SCALAR = msgspec.json.Decoder(Scalar)
 _SERIES = msgspec.json.Decoder(list[dict[str, float | None]])
 _STRINGS = msgspec.json.Decoder(list[str])
 _INTS = msgspec.json.Decoder(list[int])
+# Bytes that are no UTF-8 raise UnicodeDecodeError until msgspec 0.22, DecodeError from 0.23 on.
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # A ratio by an unknown number of multiprocessors is written as no JSON can have it.
 _NO_NUMBER = re.compile(rb"(?<=[:,\[])\s*[-+]?(?:inf(?:inity)?|nan)\s*(?=[,}\]])", re.I)
@@ -132,13 +133,11 @@ def _why_not(text: bytes, error: Exception) -> ValueError:
 
 def _event(text: bytes, log: ReadLog) -> Event | None:
     for decode in (_EVENT.decode, lambda text: _plain(_ANY_EVENT.decode(text))):
-        try:
-            try:
-                return decode(text)
-            except UnicodeDecodeError:
+        with suppress(*_DECODE_ERRORS):
+            return decode(text)
+        if not is_utf8(text):
+            with suppress(*_DECODE_ERRORS):
                 return decode(replace_bad_bytes(text, log))
-        except (msgspec.DecodeError, RecursionError):
-            pass
     return None
 
 
@@ -159,6 +158,7 @@ def _text(raw: Raw | bytes) -> str | None:
     try:
         value = _SCALAR.decode(raw)
     except (msgspec.DecodeError, RecursionError):
+        bytes(raw).decode()  # what raises tells that bytes have to be replaced
         return None
     if isinstance(value, str):
         return value or None
@@ -180,10 +180,9 @@ def decode_args(events: Sequence[Event], kind: type[Args], log: ReadLog) -> list
     text = b",".join([event.args for event in events])
     try:
         return decoder.decode(b"[" + text + b"]")
-    except UnicodeDecodeError:
-        text = replace_bad_bytes(text, log)
-    except (msgspec.DecodeError, RecursionError):
-        pass
+    except _DECODE_ERRORS:
+        if not is_utf8(text):
+            replace_bad_bytes(text, log)
     one = msgspec.json.Decoder(kind, strict=False)
     return [_args(replace_bad_bytes(bytes(event.args), None), one, kind, log) for event in events]
 
@@ -209,6 +208,17 @@ def _fitting(text: bytes, decoder: msgspec.json.Decoder[Args], kind: type[Args])
                 alone = decoder.decode(b'{"%s":%s}' % (field.encode_name.encode(), value))
                 setattr(result, field.name, getattr(alone, field.name))
     return result
+
+
+def is_utf8(text: bytes) -> bool:
+    """Whether all of it is."""
+    if text.isascii():
+        return True
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def replace_bad_bytes(text: bytes, log: ReadLog | None) -> bytes:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from . import scan_codes as s
 from .columns import series_name
+from .events import is_utf8
 from .kept_kinds import WantedKinds
 from .scan_codes import NULL, PADDING, Array
 from .scan_plan import hash_of, plan_arrays
@@ -56,7 +57,7 @@ class Scan:
     def add(self, text: bytes) -> bool:
         """Scan an array of events; whether its rows were added. Where not, nothing was, as there is
         no room or something in it is not known for sure."""
-        if len(text) > _PIECE_BYTES or not _is_utf8(text):
+        if len(text) > _PIECE_BYTES or not is_utf8(text):
             return False
         self._text[: len(text)] = np.frombuffer(text, np.uint8)
         self._text[len(text) : len(text) + PADDING] = 0
@@ -169,16 +170,6 @@ class Scan:
 def _room(size: int) -> Array:
     """Room for so many bytes."""
     return np.zeros(size + 2 * PADDING, np.uint8)
-
-
-def _is_utf8(text: bytes) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _table_of(
