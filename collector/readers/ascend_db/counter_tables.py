@@ -132,7 +132,7 @@ def _fill_one(
         (*counter.series.get(column, ("name", sql_literal(column))), f"v{number}")
         for number, column in enumerate(columns)
     ]
-    if counter.total:
+    if counter.total and len(columns) == len(counter.series):  # of some it would be too little
         entries.append((*counter.total, " + ".join(value for *_, value in entries)))
     values = ", ".join(
         f"{{'name': {name}, 'series': {series}, 'value': {value}}}"
@@ -150,7 +150,7 @@ def _fill_one(
                     from _incoming as c
                     left join _string as s on s.id = try_cast(c.word_id as bigint))
                 where timestampNs is not null))
-        where isfinite(one.value)"""
+        where isfinite(one.value) and one.name is not null"""
     stream_columns(con, file.select(sources, file.rows_of(table)), sql, spend)
 
 
