@@ -79,11 +79,10 @@ def _frame(table: str, keys: Mapping[str, str], ranks: list[int], rows: list[Row
     columns = zip(*map(itemgetter(*union), whole), strict=True) if union else ()
     for name, values in zip(union, columns, strict=True):
         series[name] = _series(name, values, types[name])
-    return pl.DataFrame(
-        [series[name] if name in series
-         else pl.repeat(keys.get(name), len(rows), dtype=kind, eager=True).alias(name)
-         for name, kind in types.items()]
-    )  # fmt: skip
+    return pl.DataFrame(series).select(
+        pl.col(name) if name in series else pl.lit(keys.get(name), dtype=kind).alias(name)
+        for name, kind in types.items()
+    )
 
 
 def _series(name: str, values: Sequence[object], kind: pl.DataType) -> pl.Series:
