@@ -11,6 +11,7 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.catalog import metric
+from npuscope.analysis.memo import forget
 from npuscope.collector import schema
 
 Row = Mapping[str, object]
@@ -41,6 +42,7 @@ def put(con: duckdb.DuckDBPyConnection, frames: Mapping[str, pl.DataFrame]) -> N
 def keep_summaries(con: duckdb.DuckDBPyConnection) -> None:
     """Put the summaries that most questions read beside the tables, as a store has them: else each
     question computes them anew, which is most of its time. Again where tables changed since."""
+    forget(con)
     for known in map(metric, ("steps", "comm", "kernels")):
         con.execute(f'create or replace table "_kept_{known.view}" as {known.sql}')
         con.execute(f'create or replace view "{known.view}" as from "_kept_{known.view}"')

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import duckdb
 import polars as pl
 
+from npuscope.analysis.memo import remember
 from npuscope.analysis.pipeline.passes import Pipeline, pipeline
 from npuscope.analysis.pipeline.phases import phase_bounds
 from npuscope.analysis.ranks.rank_views import open_across
@@ -81,6 +82,7 @@ def opened_frames(frames: Mapping[str, pl.DataFrame]) -> duckdb.DuckDBPyConnecti
     put(con, frames)
     keep_summaries(con)
     open_across(None, con)
+    remember(con)  # as a command does
     return con
 
 

@@ -11,6 +11,7 @@ import duckdb
 import numpy as np
 import pytest
 
+from npuscope.analysis.memo import remember
 from npuscope.analysis.pipeline import tries
 from npuscope.analysis.pipeline.passes import pipeline
 from npuscope.analysis.pipeline.schedules import schedule
@@ -44,6 +45,7 @@ def tables(job: Job, *after: str) -> duckdb.DuckDBPyConnection:
         con.execute(statement)
     keep_summaries(con)
     open_across(None, con)
+    remember(con)  # as a command does
     return con
 
 

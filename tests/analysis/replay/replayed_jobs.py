@@ -10,6 +10,7 @@ from typing import Any
 import duckdb
 import pytest
 
+from npuscope.analysis.memo import remember
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay.capture_what_if import whatif_steps
 from npuscope.analysis.replay.captures import CaptureJob, capture_job, replay
@@ -44,6 +45,7 @@ def compare_ranks(
         con.execute(statement)
     keep_summaries(con)
     open_across(None, con)
+    remember(con)  # as a command does
     return con
 
 
