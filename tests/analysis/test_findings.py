@@ -21,6 +21,7 @@ from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay import captures
 from npuscope.analysis.scope import Scope
 from npuscope.collector.store import store
+from npuscope.profile import summary_versions
 from tests.analysis.findings_page import findings_markdown
 from tests.analysis.tables import Row, answer, connect, fill, kernel, op
 from tests.conftest import REPOSITORY
@@ -284,8 +285,9 @@ def test_none_without_evidence() -> None:
 
 def check(target: Path) -> list[Finding]:
     """What holds for every list of findings, whatever the job."""
-    con = store.open(target)
+    con = store.open(target, summaries=summary_versions())
     open_across(target, con)
+    remember(con)
     found = findings(con)
     assert found
     with_others = ("uncaptured_ranks", "exposed_communication")

@@ -13,6 +13,7 @@ import pytest
 from npuscope.analysis.compare.difference import compare, remarks
 from npuscope.analysis.compare.side import Key, Side, measure
 from npuscope.analysis.compare.waterfall import needs_all
+from npuscope.analysis.memo import remember
 from npuscope.analysis.scope import ALL
 from npuscope.collector.store import store
 from npuscope.errors import UsageError
@@ -41,6 +42,7 @@ def side(job: Job, by: Key | None = None, change: str = "", *, operators: bool =
             keep_summaries(con)
             con.execute(change)
         keep_summaries(con)
+        remember(con)
         return measure(con, ALL, by, in_full=operators)
 
 

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from bench.operators.causes_bench import MOST, PLANTS, case, causes_of_job, clean, false_share
+from npuscope.analysis.memo import remember
 from npuscope.analysis.operators.causes import CAUSE_WORDS, causes_of
 from npuscope.analysis.operators.launch_order import POINTWISE, fused_operators
 from npuscope.analysis.operators.pace import pace
@@ -54,6 +55,7 @@ def causes(
     fill(con, "kernels", rows)
     fill(con, "launches", launches)
     fill(con, "counters", [{"name": "AI Core Freq", "series": "MHz", "value": one} for one in mhz])
+    remember(con)
     summed, evidence = causes_of(con)
     assert {*summed["cause"]} == {*CAUSE_WORDS}
     return {

@@ -14,6 +14,7 @@ from npuscope.analysis.compare.side import measure
 from npuscope.analysis.flops.job_mfu import gather_figures, mean_use
 from npuscope.analysis.flops.lengths import ACTIVITY, TO_NEXT, step_lengths
 from npuscope.analysis.flops.mfu import mfu
+from npuscope.analysis.memo import remember
 from npuscope.analysis.scope import ALL
 from npuscope.analysis.summaries import summarise
 from npuscope.analysis.trends import trends
@@ -118,6 +119,7 @@ def test_every_way_out_says_the_same(job: Job, form: Form, tmp_path: Path) -> No
         assert ratio / sum(mine) == pytest.approx(flops / (sum(mine) * 1e-9 * PEAK))
         assert sum(mine) == pytest.approx(spans[-1][1] - spans[0][0], abs=2)
     con: Any = store.open(path, summaries=summary_versions())
+    remember(con)
     assert trends(con).captures["step_ns"].to_list() == pytest.approx([mean_ns], abs=2)
     headline, _ = step_words(means.mean_steps(con).row(0, named=True), None)
     assert headline == f"{mean_ns / 1e6:,.3f} ms a step of the job"

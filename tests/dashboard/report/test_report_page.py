@@ -13,6 +13,7 @@ import pytest
 
 from npuscope.analysis import query
 from npuscope.analysis.catalog import drawn_in, metrics
+from npuscope.analysis.memo import remember
 from npuscope.analysis.pipeline.answer import pipeline_answer
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay import captures
@@ -28,7 +29,7 @@ from npuscope.dashboard.report.pipeline_section import pipeline_section
 from npuscope.dashboard.report.report import report
 from npuscope.dashboard.terminal.tables import FittedTable
 from npuscope.messages import Message
-from npuscope.profile import reading_warnings
+from npuscope.profile import reading_warnings, summary_versions
 from tests.analysis.tables import connect, fill, kernel, op
 
 chinese = language_of("zh")
@@ -69,8 +70,9 @@ def parse_page(html: str) -> Seen:
 
 
 def blocks_of(target: Path) -> list[Block]:
-    con = store.open(target)
+    con = store.open(target, summaries=summary_versions())
     open_across(target, con)
+    remember(con)  # as a command does
     warnings = reading_warnings(target)
     return list(report(con, ALL, top=10, warnings=warnings, charts=True))
 
@@ -92,6 +94,7 @@ def blocks_with(name: str) -> list[Block]:
         fill(con, "ranks", [{}])
         fill(con, "kernels", [kernel(0, 9 * MS, 1, type=name, name=name)])
         fill(con, "comm_ops", [op(12 * MS, 9 * MS, 1, op_type=name)])
+        remember(con)
         return list(report(con, ALL, top=10, warnings=[name], charts=True))
 
 
@@ -149,8 +152,9 @@ def test_a_page_has_every_part(sample: list[Block], pages: dict[str, str]) -> No
 
 def test_the_pipeline_has_its_section(sample: list[Block], sample_store: Path) -> None:
     """Its figures are those of the command."""
-    con = store.open(sample_store)
+    con = store.open(sample_store, summaries=summary_versions())
     open_across(sample_store, con)
+    remember(con)
     ((run, capture),) = con.execute("select distinct run, capture from ranks").fetchall()
     (facts,) = pipeline_answer(con, run, capture).facts.to_dicts()
     said = next(one for one in sample if isinstance(one, Sentence) and "1f1b" in one.text)
@@ -171,8 +175,9 @@ def test_the_pipeline_has_its_section(sample: list[Block], sample_store: Path) -
 def test_a_pipeline_that_is_not_recognised_is_a_sentence(monkeypatch: pytest.MonkeyPatch,
                                                          sample_store: Path) -> None:  # fmt: skip
     monkeypatch.setattr(captures, "MOST_OPERATIONS", 10)
-    con = store.open(sample_store)
+    con = store.open(sample_store, summaries=summary_versions())
     open_across(sample_store, con)
+    remember(con)
     ((run, capture),) = con.execute("select distinct run, capture from ranks").fetchall()
     [block] = pipeline_section(report_pipeline(con, Scope(run, capture)))
     assert isinstance(block, Sentence) and "recognised here up to 10" in block.text
@@ -279,6 +284,7 @@ def test_ranks_that_are_not_here_are_told_of(world_size: int | None, told: str) 
         fill(con, "ranks", [{"world_size": world_size, "source_format": "db+text"}])
         fill(con, "kernels", [kernel(0, 9 * MS, 1)])
         fill(con, "comm_ops", [op(12 * MS, 9 * MS, 1, group_size=8)])
+        remember(con)
         facts = facts_of(list(report(con, ALL, top=3)))
     assert (facts["ranks"], facts["recorded"]) == (told, "db+text export")
     assert chinese(facts["recorded"]) == "db+text 导出"
