@@ -14,7 +14,7 @@ import polars as pl
 
 from ..metric import sql_text
 from ..views import frame, open_views
-from .events import chosen_events, event_bounds, of_ranks
+from .events import chosen_events, most_events, of_ranks
 from .shared_axis import Extent, ahead_table
 
 MOST_CELLS = 200_000
@@ -96,8 +96,7 @@ def overview(
     level = max(least, _level_below(target_ns))
     level_ns = FINEST_NS * 4**level
     if level_ns > target_ns and -(-(window[1] - window[0]) // level_ns) < _FINE_COLUMNS:
-        _, most = event_bounds(con, at, ranks=ranks, window_ns=window)
-        if most <= _MOST_EVENTS:
+        if most_events(con, at, ranks=ranks, window_ns=window) <= _MOST_EVENTS:
             return live_bins(con, at, rows, window, _round_ns(target_ns))
     # Rounding to borders at both ends may add a column.
     width_ns = -(-target_ns // level_ns) * level_ns

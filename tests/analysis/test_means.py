@@ -261,8 +261,8 @@ def test_ranks_that_hccl_did_not_measure_do_not_thin_out_those_it_did() -> None:
         assert (row["op_count"], row["total_ns"]) == (2 / 5, 6 * MS / 5)
         assert (row["transit_ns"], row["wait_ns"], row["size_bytes"]) == (4e6 / 5, 2e6 / 5, None)
     for step, (rank_count, op_count) in ((1, (2, 0.5)), (2, (1, 1.0))):
-        rows = means.mean_comm(con, Scope(step=step), by="type").filter(op_type="send")
-        assert rows.select("rank_count", "op_count").rows() == [(rank_count, op_count)]
+        of_step = means.mean_comm(con, Scope(step=step), by="type").filter(op_type="send")
+        assert of_step.select("rank_count", "op_count").rows() == [(rank_count, op_count)]
 
 
 def test_each_figure_is_the_mean_of_those_who_know_it() -> None:

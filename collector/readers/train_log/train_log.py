@@ -87,22 +87,20 @@ def earlier_log(path: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def read_lines(
-    path: Path, advance: Callable[[int], None] = lambda n_bytes: None
-) -> tuple[pl.DataFrame, LogFacts]:
+def read_lines(path: Path) -> tuple[pl.DataFrame, LogFacts]:
     """Every logged line, in the file's order and with all that a line tells (`MORE_COLUMNS`).
 
     `path` may be a folder of event files. Raises as `read_log`.
     """
     rows_of_log = LogRows()
     if written := event_files(path):
-        log_rows = read_events(written, advance)
+        log_rows = read_events(written)
         if log_rows.is_empty():
             raise _nothing_logged(path)
         return log_rows, rows_of_log.facts()
     parts: list[pl.DataFrame] = []
     alike = partial(split_alike, forms=[])
-    for block, is_ended in _blocks(path, None, advance, 0):
+    for block, is_ended in _blocks(path, None, lambda n_bytes: None, 0):
         lines = pl.Series(block.decode("utf-8", "replace").split("\n"), dtype=pl.String)
         is_told = lines.str.contains_any([mark.decode() for mark in MARKS])
         lines = lines.filter(is_told & (lines.str.len_bytes() <= _LINE_BYTES))
