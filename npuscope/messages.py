@@ -55,7 +55,7 @@ class StoredMessage(msgspec.Struct, frozen=True):
     values: dict[str, str | int | float | StoredMessage | None] = {}
 
 
-Stored = str | StoredMessage
+StoredText = str | StoredMessage
 
 
 def fill(
@@ -82,7 +82,7 @@ def join(parts: Iterable[str], between: str = ", ") -> str:
     return first
 
 
-def store_text(text: str, spelled: Callable[[str], str] = str) -> Stored:
+def store_text(text: str, spelled: Callable[[str], str] = str) -> StoredText:
     """How a text is kept in a file; `spelled` makes names writable."""
     if not isinstance(text, Message):
         return spelled(text)
@@ -93,12 +93,12 @@ def store_text(text: str, spelled: Callable[[str], str] = str) -> Stored:
     return StoredMessage(text.template, values)
 
 
-def restore_text(stored: Stored) -> str:
+def restore_text(stored: StoredText) -> str:
     """The message that a file holds. Raises ValueError where messages lie too deep in another."""
     return _restore(stored, _MOST_DEEP)
 
 
-def _restore(stored: Stored, deep: int) -> str:
+def _restore(stored: StoredText, deep: int) -> str:
     if isinstance(stored, str):
         return stored
     if not deep:

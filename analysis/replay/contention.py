@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from .beside import Cover, covering
+from .beside import Cover, cover_of
 from .operations import Operations
 from .points import Integers
 from .timetable import Timetable, measured_times, parts
@@ -52,7 +52,7 @@ def transfers(ops: Operations, transfer: Integers, times: Timetable) -> Cover:
     end)."""
     comm = np.flatnonzero(ops.is_communication & (transfer[:-1] > 0))
     ends = times(comm)[1]
-    return covering(ops.rank[comm], ends - transfer[comm], ends)
+    return cover_of(ops.rank[comm], ends - transfer[comm], ends)
 
 
 def _by_rank(ops: Operations) -> Iterator[slice]:

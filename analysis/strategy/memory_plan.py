@@ -209,7 +209,7 @@ def _beside_logits(memory: StageMemory, back_bytes: float) -> float:
     return max(alone + back_bytes, logits) - max(alone, logits)
 
 
-def fitting(
+def cheapest_layers(
     job: Job, memory: StageMemory, choices: Sequence[Choice], budget_bytes: float
 ) -> tuple[int, ...] | None:
     """Layers of each choice with which a stage fits in the least time; None where none do.
@@ -257,7 +257,7 @@ def memory_plan(job: Job, budget_bytes: float, constants: Constants | None = Non
     for stage, memory in enumerate(stage_memory(job, values)):
         peak = float(memory.peak_bytes)
         choices = choices_of_stage(job, stage, values)
-        layers = fitting(job, memory, choices, budget_bytes)
+        layers = cheapest_layers(job, memory, choices, budget_bytes)
         base: dict[str, object] = {"stage": stage, "budget_bytes": int(budget_bytes)}
         if layers is None or not any(layers):
             action = "impossible" if layers is None else "none"

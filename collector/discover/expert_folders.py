@@ -113,13 +113,13 @@ def folder_files(folder: Path) -> tuple[SourceFile, ...]:
     """Files with loads and placements in a folder, of dumps also one folder deeper (one for each
     node); none where nothing there counts tokens."""
     files = _list_files(folder)
-    if _counting(files):
+    if _has_counts(files):
         return tuple(files)
     for inner in _folders(folder):
         deeper = _list_files(inner)
         if any(Path(file.path).name == CONFIG for file in deeper):
             files += deeper
-    return tuple(files) if _counting(files) else ()
+    return tuple(files) if _has_counts(files) else ()
 
 
 def joined_files(folders: Sequence[Path]) -> tuple[SourceFile, ...] | None:
@@ -238,7 +238,7 @@ def expert_facts(rules: Mapping[str, str]) -> ExpertFacts | None:
     return ExpertFacts("hook" if source == "hook" else "dump", **counts)
 
 
-def _counting(files: Sequence[SourceFile]) -> bool:
+def _has_counts(files: Sequence[SourceFile]) -> bool:
     return any(counts_tokens(Path(file.path).name) for file in files)
 
 

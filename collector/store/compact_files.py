@@ -27,7 +27,7 @@ from .batches import Batch, SharedFile, read_batch
 from .folder_handles import require_regular
 from .manifest import Manifest, Segment, by_capture, folder_value, rank_folder, update
 
-COMPACTED = "compacted.json"
+COMPACT_FILE = "compacted.json"
 
 
 class CompactFiles(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class Use:
 def read_compacted(capture_folder: Path) -> CompactFiles:
     """A capture's compact files; none where nothing was compacted."""
     try:
-        return read_own(capture_folder / COMPACTED, CompactFiles, most_bytes=LIST_BYTES)
+        return read_own(capture_folder / COMPACT_FILE, CompactFiles, most_bytes=LIST_BYTES)
     except (OSError, msgspec.MsgspecError):
         return CompactFiles()
 
@@ -73,7 +73,7 @@ def exchange_compacted(
             former = decode(content or b"", CompactFiles)
         return msgspec.json.encode(change(former))
 
-    update(capture_folder / COMPACTED, rewrite)
+    update(capture_folder / COMPACT_FILE, rewrite)
 
 
 def segment(manifest: Manifest, table: str, version: str) -> Segment | None:

@@ -31,7 +31,7 @@ from ..staging import SPILL, connect, scalar
 from . import store
 from .folder_handles import discard, make_staging, require_regular, touch
 from .manifest import (
-    DROPPED,
+    DROPPED_FILE,
     MANIFEST,
     Manifest,
     Segment,
@@ -41,7 +41,7 @@ from .manifest import (
     write_atomically,
 )
 
-DERIVED = "derived"
+DERIVED_FOLDER = "derived"
 GENERATION = re.compile("[A-Za-z0-9]{1,64}-[0-9a-f]{12}")
 MEMORY_BYTES = 1 << 30
 
@@ -82,7 +82,7 @@ def digest_of(members: Iterable[Manifest], version: str) -> str:
 
 def derived_folder(store_path: Path, run: str, capture: str) -> Path:
     """Where a capture's tier lies."""
-    return rank_folder(store_path, run, capture, 0).parent / DERIVED
+    return rank_folder(store_path, run, capture, 0).parent / DERIVED_FOLDER
 
 
 def read_derived(folder: Path) -> DerivedTier | None:
@@ -136,7 +136,7 @@ def bring_up_to_date(
     paths = current(folder, digest)
     if paths is not None:
         return paths
-    if (folder.parent / DROPPED).exists():
+    if (folder.parent / DROPPED_FILE).exists():
         raise FileNotFoundError(f"{folder.parent}: is being dropped")
     staged = make_staging(folder)
     try:

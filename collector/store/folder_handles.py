@@ -63,7 +63,7 @@ def handle(path: Path, *, make: bool = False) -> Iterator[int]:
         if name.startswith("run=") and "".join(parts[place + 1 : place + 2])[:8] in ("", "capture=")
     ]
     begin = begins[-1] if begins else len(parts)
-    with _closing(os.open(Path(*parts[:begin]), _FOLDER)) as at:
+    with _close_after(os.open(Path(*parts[:begin]), _FOLDER)) as at:
         yield from _walk(at, parts[begin:], make, Path(*parts[:begin]))
 
 
@@ -85,12 +85,12 @@ def _walk(at: int, names: Sequence[str], make: bool, place: Path) -> Iterator[in
                 # The system was told the name alone, and who reads the error needs all of it.
                 error.filename = str(Path(place, *names[: nth + 1]))
                 raise
-            at = stack.enter_context(_closing(inner))
+            at = stack.enter_context(_close_after(inner))
         yield at
 
 
 @contextlib.contextmanager
-def _closing(descriptor: int) -> Iterator[int]:
+def _close_after(descriptor: int) -> Iterator[int]:
     try:
         yield descriptor
     finally:
@@ -104,7 +104,7 @@ def make_private(folder: Path) -> None:
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(0o700)
-    with _closing(os.open(folder, _FOLDER | os.O_NOFOLLOW)) as at:
+    with _close_after(os.open(folder, _FOLDER | os.O_NOFOLLOW)) as at:
         state = os.fstat(at)
         if state.st_uid != os.geteuid():
             raise PermissionError(errno.EACCES, "it is somebody else's", str(folder))

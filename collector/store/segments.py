@@ -46,7 +46,7 @@ Summarise = Callable[[duckdb.DuckDBPyConnection | None], Iterable[Summary]]
 
 # Of Parquet: some ten thousand events. Less than planning costs where every query opens its files.
 _SMALL_BYTES = 1 << 20
-GATHERED = "gathered"
+SUMMARY_SCHEMA = "gathered"
 _KEYS = ("run", "capture")
 _IN_ORDER = "select * from _summary order by rank, rowid"
 
@@ -103,10 +103,10 @@ def _order_by(con: duckdb.DuckDBPyConnection, rows: str, columns: Sequence[str])
 
 def create_gathered(con: duckdb.DuckDBPyConnection) -> None:
     """Empty tables in which the rows of ranks are gathered."""
-    run(con, f"create schema {GATHERED}")
+    run(con, f"create schema {SUMMARY_SCHEMA}")
     for name, table in schema.tables().items():
         typed = ", ".join(f'"{column.name}" {column.type}' for column in table.columns)
-        run(con, f'create table {GATHERED}."{name}" (rank integer, {typed})')
+        run(con, f'create table {SUMMARY_SCHEMA}."{name}" (rank integer, {typed})')
 
 
 def gather_tables(
@@ -117,7 +117,7 @@ def gather_tables(
     con.begin()
     for name in names:
         rows = f'select $rank, {_columns(schema.tables()[name], stacks)} from "{name}" t'
-        run(con, f'insert into {GATHERED}."{name}" {rows}', {"rank": rank})
+        run(con, f'insert into {SUMMARY_SCHEMA}."{name}" {rows}', {"rank": rank})
     con.commit()
 
 
@@ -127,7 +127,7 @@ def write_gathered(
     """Write every table in which ranks were gathered as one file in order of ranks."""
     written: dict[str, list[Place]] = {}
     for name in tables:
-        rows = f'{GATHERED}."{name}"'
+        rows = f'{SUMMARY_SCHEMA}."{name}"'
         order = _order_by(con, rows, ("rank", *schema.tables()[name].sort_columns))
         path = out / shared_name(name)
         _copy(con, f"select {_keys(run, capture)}, t.* from {rows} t {order}", path)

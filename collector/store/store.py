@@ -33,7 +33,7 @@ import duckdb
 import msgspec
 
 from npuscope.errors import StoreError
-from npuscope.messages import Stored, restore_text
+from npuscope.messages import StoredText, restore_text
 
 from .. import schema
 from ..literals import engine_name, file_literal, sql_literal
@@ -85,7 +85,7 @@ class Reading(NamedTuple):
     capture: str
     rank: int
     rules: dict[str, str]
-    warnings: list[Stored]
+    warnings: list[StoredText]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def readings(con: duckdb.DuckDBPyConnection, path: Path | None = None) -> list[R
     ).fetchall()
     for run, capture, rank, rules, warnings in rows:
         with suppress(msgspec.MsgspecError, ValueError):  # anybody's: passed over, as manifests are
-            told = decode(rules, dict[str, str]), decode(warnings, list[Stored])
+            told = decode(rules, dict[str, str]), decode(warnings, list[StoredText])
             list(map(restore_text, told[1]))
             read.append(Reading(run, capture, rank, *told))
     return read

@@ -308,7 +308,7 @@ def judge(look: _Look, *, is_quiet: bool, has_changed: bool = False) -> Verdict:
         verdict = Verdict("finished", "", ready.run, ready.rank)
         # Analysis may take raw data away; then it says itself when it is done.
         if is_of_output or not look.output:
-            missing = _missing(ready, folder, look, is_raw_needed=not is_of_output)
+            missing = _why_incomplete(ready, folder, look, is_raw_needed=not is_of_output)
             if missing:
                 return Verdict("broken" if is_quiet else "waiting", missing)
             if is_of_output and not has_changed:
@@ -349,7 +349,7 @@ def _ready(path: Path) -> _Ready | str:
         return f"{READY} cannot be read: {error}"
 
 
-def _missing(ready: _Ready, folder: Path, look: _Look, *, is_raw_needed: bool) -> str:
+def _why_incomplete(ready: _Ready, folder: Path, look: _Look, *, is_raw_needed: bool) -> str:
     """What READY.json lists and is not there; '' where all is."""
     if not ready.files:
         return f"{READY} lists no file"

@@ -90,7 +90,7 @@ def main() -> None:
 def _timeline_routes(base: str) -> list[BaseRoute]:
     """What the timeline asks for, below the path `base`.
 
-    Loaded when it is asked: what it keeps needs a server that runs.
+    TileSource when it is asked: what it keeps needs a server that runs.
     """
     from starlette.middleware import Middleware
     from starlette.routing import Mount, Route

@@ -389,7 +389,7 @@ def server(
     with contextlib.closing(Exporter(options, say)) as exporter:
         application = for_hosts(scrape_application(exporter), {*allowed_hosts(host), *names})
         context = protection.tls()
-        listening = _listening(application, host, port)
+        listening = _listen(application, host, port)
         try:
             if context is not None:
                 # The handshake is left to the thread of the client: a client that does not shake
@@ -449,7 +449,7 @@ class _Server(ThreadingWSGIServer):
         self.setup_environ()
 
 
-def _listening(application: Application, host: str, port: int) -> ThreadingWSGIServer:
+def _listen(application: Application, host: str, port: int) -> ThreadingWSGIServer:
     try:
         ((family, *_), *_) = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         kind = type("_Server", (_Server,), {"address_family": family})

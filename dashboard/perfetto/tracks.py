@@ -23,7 +23,7 @@ KINDS = {
     "marks": "marks",
     "host": "host",
 }
-_NESTED = frozenset({"device_marks", "marks", "host"})
+_NESTED_KINDS = frozenset({"device_marks", "marks", "host"})
 _KEYS = {"overlap": "select distinct lane as key_a, unnest([0, 1]) as key_b from overlap_labels"}
 
 
@@ -92,7 +92,7 @@ def tracks_of(
     if kind in _KEYS:
         place(con, f"select *, 0 as start_ns, 0 as end_ns from ({_KEYS[kind]})", nested=True)
     else:
-        place(con, source, nested=kind in _NESTED)
+        place(con, source, nested=kind in _NESTED_KINDS)
     rows = con.execute("""
         select k.track, key_a, key_b, lane
         from timeline_keys as k

@@ -15,7 +15,7 @@ from npuscope.messages import Message
 from ..terminal.measures import figure
 from ..terminal.tables import Column, FittedTable
 from .blocks import Block, Bullets, Facts, Heading, Sentence
-from .comparison import remaining, where_from
+from .comparison import note_blocks, where_from
 
 _VERDICTS = {
     "kept": "kept",
@@ -39,7 +39,7 @@ def gate_blocks(
     )
     return [
         Heading("npuscope gate"), _summary(judged), Facts((("A", places[0]), ("B", places[1]))),
-        limits_table(judged), *blocks, where_from(comparison), *remaining(notes),
+        limits_table(judged), *blocks, where_from(comparison), *note_blocks(notes),
     ]  # fmt: skip
 
 

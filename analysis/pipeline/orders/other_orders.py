@@ -18,7 +18,7 @@ from npuscope.messages import Message
 from ..execution import Precedence, Span, Times, held_at_most, precedence
 from ..measurement import MeasuredPasses
 from ..schedules import Schedule
-from .gradients import Creation, GradientReductions, makes_weights_apart, making
+from .gradients import Creation, GradientReductions, creation, makes_weights_apart
 
 _WEIGHT_UNSURE = 0.25  # of the time of weight gradients, where they were not measured apart
 _SLOW_UNSURE = 0.25  # of what slow ranks make: it is told of all their layers, not of each
@@ -351,8 +351,8 @@ def _behind(
     if reduced is None or (is_alike and not more_places and not are_moved):
         nothing = np.zeros(starts_ns.shape[1])
         return nothing, nothing, nothing
-    before = making(ran, measured.starts_ns, measured.ends_ns - measured.starts_ns)
-    after = making(graph, starts_ns, durations_ns)
+    before = creation(ran, measured.starts_ns, measured.ends_ns - measured.starts_ns)
+    after = creation(graph, starts_ns, durations_ns)
 
     def length(its: GradientReductions, by: Creation, ready: float | None = None) -> Times:
         length_ns: Times = (by.end_ns + its.behind(by, ready)).max(axis=0) - by.end_ns.max(axis=0)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from npuscope.errors import UsageError
 from npuscope.messages import Message
 
-from ..beside import covering, new_parts
+from ..beside import cover_of, new_parts
 from ..captures import CaptureJob, Other
 from ..changes import Change
 from ..operations import Operations, programs
@@ -119,8 +119,8 @@ def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     starts, ends = job.times(waits)(slice(None))
     met = ends - waits.transfer[:-1]
     kernels, comm = ops.is_kernel, ops.is_communication
-    computing = covering(ops.rank[kernels], starts[kernels], ends[kernels])
-    talking = covering(ops.rank[comm], starts[comm], ends[comm])
+    computing = cover_of(ops.rank[kernels], starts[kernels], ends[kernels])
+    talking = cover_of(ops.rank[comm], starts[comm], ends[comm])
     exposed = np.maximum(ends - met, 0) - computing.within(ops.rank, met, ends)
     exposed = np.where(mask, exposed, 0)
     at, until = new_parts(ops.rank[kernels], starts[kernels], ends[kernels])

@@ -35,7 +35,7 @@ SCHEMA: dict[str, type[pl.DataType]] = {"step": pl.Int64, **dict.fromkeys(_COLUM
 _BLOCK_BYTES = 8 << 20
 # Whatever is longer is no line of a trainer.
 _LINE_BYTES = 1 << 16
-_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
+_COMPRESSION_MARKS = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
 # Where `log_history` is looked for, and the most that is read of what has one.
 _HEAD_BYTES, _STATE_BYTES = 1 << 16, 256 << 20
 _CHUNK_ROWS = 10_000
@@ -362,7 +362,7 @@ def _nothing_logged(path: str | Path) -> TraceFormatError:
     if Path(path).is_file():
         with open_regular(path) as file:
             head = file.read(8)
-        if head.startswith(_COMPRESSED):
+        if head.startswith(_COMPRESSION_MARKS):
             return TraceFormatError(path, "a compressed file", "unpack it, and give the text")
     return TraceFormatError(
         path,
