@@ -154,7 +154,7 @@ def require_loads(folder: Path) -> None:
 def expert_holders(
     holders_here: Sequence[tuple[str, RankSource]],
     sources: Sequence[tuple[str, RankSource]],
-    published: Sequence[Manifest],
+    manifests: Sequence[Manifest],
     loads: Mapping[str, Sequence[Path]],
     *,
     is_given: bool,
@@ -165,9 +165,9 @@ def expert_holders(
     more parts of them by now.
     """
     if is_given:
-        return holders(holders_here, sources, published, rule=RULE, option=OPTION)
+        return holders(holders_here, sources, manifests, rule=RULE, option=OPTION)
     lowest = dict(sorted(((capture, s.rank) for capture, s in sources), reverse=True))
-    for one in published:
+    for one in manifests:
         if RULE not in one.rules or one.capture not in lowest:
             continue
         now = {storable(str(folder)) for folder in loads.get(one.capture, ())}

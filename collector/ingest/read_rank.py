@@ -223,9 +223,9 @@ def fill_tables(
     return ReadFacts(failed, unconfirmed, _leave_out(con, source, reading))
 
 
-def generation_of(staged: Path) -> str:
+def generation_of(staging: Path) -> str:
     """The name of what was written to a staging folder."""
-    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{staged.name[-12:]}"
+    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{staging.name[-12:]}"
 
 
 def manifest_of(

@@ -93,9 +93,9 @@ def read_derived(folder: Path) -> DerivedTier | None:
         return None
 
 
-def generations(derived: DerivedTier) -> set[str]:
+def generations(tier: DerivedTier) -> set[str]:
     """Names of the folders that its files lie in: one, or none where no table has rows."""
-    return {segment.file.partition("/")[0] for segment in derived.tables.values()} - {""}
+    return {segment.file.partition("/")[0] for segment in tier.tables.values()} - {""}
 
 
 def current(folder: Path, digest: str) -> dict[str, str] | None:
@@ -150,17 +150,17 @@ def _compute(
     store_path: Path,
     members: Sequence[Manifest],
     derive: Derive,
-    staged: Path,
+    staging: Path,
     summaries: Mapping[str, str] | None,
     memory_bytes: int,
 ) -> dict[str, Segment]:
-    """Write the results of one capture into `staged`; no file for a table without rows."""
+    """Write the results of one capture into `staging`; no file for a table without rows."""
     written: dict[str, Segment] = {}
     threads = os.cpu_count() or 1
-    with contextlib.closing(connect(staged, memory_bytes=memory_bytes, threads=threads)) as con:
+    with contextlib.closing(connect(staging, memory_bytes=memory_bytes, threads=threads)) as con:
         store.create_views(con, store_path, members, summaries)
         for result in derive(con):
-            path = staged / f"{result.name}.parquet"
+            path = staging / f"{result.name}.parquet"
             target = sql_literal(str(path))
             query = f"copy ({result.query}) to {target} ({store.PARQUET})"
             row_count = int(scalar(con, query))
@@ -169,20 +169,20 @@ def _compute(
             else:
                 path.unlink()
                 written[result.name] = Segment("", 0, 0)
-    shutil.rmtree(staged / SPILL, ignore_errors=True)
+    shutil.rmtree(staging / SPILL, ignore_errors=True)
     return written
 
 
 def _publish(
-    folder: Path, staged: Path, digest: str, written: Mapping[str, Segment]
+    folder: Path, staging: Path, digest: str, written: Mapping[str, Segment]
 ) -> dict[str, str]:
     """Sync and rename the staged folder, then replace the manifest: all tables at once.
 
     The name is this process's own: a folder that another one published is never touched.
     """
-    name = f"{digest}-{staged.name[-12:]}"
+    name = f"{digest}-{staging.name[-12:]}"
     superseded = read_derived(folder)
-    publish_folder(staged, name)
+    publish_folder(staging, name)
     segments = {
         table: Segment(
             f"{name}/{segment.file}" if segment.file else "", segment.row_count, segment.size_bytes

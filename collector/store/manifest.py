@@ -368,10 +368,10 @@ def write_index(folder: Path) -> None:
     )
 
 
-def publish_folder(staged: Path, name: str) -> None:
+def publish_folder(staging: Path, name: str) -> None:
     """Give a written staging folder its lasting name; from there on it is as open to others as the
     folder that it lies in. What is in it survives a power cut."""
-    with handle(staged.parent) as at, below(at, staged.name) as inner:
+    with handle(staging.parent) as at, below(at, staging.name) as inner:
         for file in os.listdir(inner):
             descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=inner)
             try:
@@ -380,9 +380,9 @@ def publish_folder(staged: Path, name: str) -> None:
                 os.close(descriptor)
         os.fchmod(inner, stat.S_IMODE(os.fstat(at).st_mode))
         sync(inner)
-        os.rename(staged.name, name, src_dir_fd=at, dst_dir_fd=at)
+        os.rename(staging.name, name, src_dir_fd=at, dst_dir_fd=at)
         sync(at)
-    mirror.upload(staged.parent / name)
+    mirror.upload(staging.parent / name)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -409,12 +409,12 @@ def update(path: Path, change: Callable[[bytes | None], bytes | None]) -> None:
         write_whole(path, content, staging_name())
 
 
-def remove(path: Path, expected: Callable[[bytes], bool] = lambda content: True) -> bool:
+def remove(path: Path, is_expected: Callable[[bytes], bool] = lambda content: True) -> bool:
     """Remove a small file of a store where its content is as expected; returns whether it is gone.
 
     In a bucket, an empty object says so: putting it is one step, which a condition can be put on.
     """
-    gone = mirror.remove(path, expected)
+    gone = mirror.remove(path, is_expected)
     if gone is None:
         unlink(path)
         return True

@@ -136,9 +136,9 @@ def read_dropped(store: Path) -> _DroppedCaptures:
         return _DroppedCaptures()
 
 
-def remember_dropped(store: Path, going: Iterable[StoredCapture]) -> None:
+def remember_dropped(store: Path, captures: Iterable[StoredCapture]) -> None:
     """Add captures that are about to be dropped. Raises OSError."""
-    dropped = list(going)
+    dropped = list(captures)
 
     def add(content: bytes | None) -> bytes | None:
         former = _DroppedCaptures()

@@ -90,9 +90,9 @@ def tracks_of(
     number) for who writes the slices.
     """
     if kind in _KEYS:
-        place(con, f"select *, 0 as start_ns, 0 as end_ns from ({_KEYS[kind]})", nested=True)
+        place(con, f"select *, 0 as start_ns, 0 as end_ns from ({_KEYS[kind]})", is_nested=True)
     else:
-        place(con, source, nested=kind in _NESTED_KINDS)
+        place(con, source, is_nested=kind in _NESTED_KINDS)
     rows = con.execute("""
         select k.track, key_a, key_b, lane
         from timeline_keys as k

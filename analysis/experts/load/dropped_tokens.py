@@ -56,7 +56,7 @@ class RouterTokens:
 RoutedBy = Mapping[tuple[str, str], RouterTokens]
 
 
-def with_dropped(layers: pl.DataFrame, routed: RoutedBy) -> pl.DataFrame:
+def with_dropped(layers: pl.DataFrame, routing: RoutedBy) -> pl.DataFrame:
     """Layers (PLACE, tokens) with dropped_tokens and dropped_ratio (of what was routed).
 
     NULL where what was routed is not told, ranks are missing, more was counted than routed, or as
@@ -64,7 +64,7 @@ def with_dropped(layers: pl.DataFrame, routed: RoutedBy) -> pl.DataFrame:
     """
     rows = [
         (*place, one.tokens_per_step, one.top_k)
-        for place, one in routed.items()
+        for place, one in routing.items()
         if not one.is_short
     ]
     tokens, each, top_k = (pl.col(name) for name in ("tokens", "tokens_per_step", "top_k"))
@@ -112,14 +112,14 @@ def doubts(con: duckdb.DuckDBPyConnection, *, run: str, capture: str) -> list[st
     return [Message("expert load: {note}", note=note) for note in notes]
 
 
-def sum_notes(loads: pl.DataFrame, routed: RoutedBy) -> list[str]:
+def sum_notes(loads: pl.DataFrame, routing: RoutedBy) -> list[str]:
     """What does not fit between counts and tokens x top-k, and why drops are not known.
 
     `loads` are of `metrics.expert_loads`: training only.
     """
     notes: dict[tuple[str, str], list[str]] = {}
     for place, one in _captures(loads.filter(_TRAINING)).items():
-        sent = routed.get(place, RouterTokens())
+        sent = routing.get(place, RouterTokens())
         sums = checked_sums(
             one.select(*PLACE, "expert", "tokens"),
             tokens_per_step=sent.tokens_per_step, top_k=sent.top_k,

@@ -197,21 +197,21 @@ class LogRows:
         self._scopes: set[Scope | None] = set()
         self._before: LogEntry | None = None
 
-    def add(self, logged: LogEntry) -> None:
-        self._lines.append((logged.step, *map(logged.values.get, _COLUMNS)))
+    def add(self, entry: LogEntry) -> None:
+        self._lines.append((entry.step, *map(entry.values.get, _COLUMNS)))
         if len(self._lines) >= _CHUNK_ROWS:
             self._flush()
-        if "tokens_per_s" in logged.values:
-            self._scopes.add(logged.tokens_of)
-        if "global batch size" in logged.counts:
-            self.say("global batch size", logged.counts["global batch size"])
-        before, self._before = self._before, logged
-        if before is None or before.step is None or logged.step is None:
+        if "tokens_per_s" in entry.values:
+            self._scopes.add(entry.tokens_of)
+        if "global batch size" in entry.counts:
+            self.say("global batch size", entry.counts["global batch size"])
+        before, self._before = self._before, entry
+        if before is None or before.step is None or entry.step is None:
             return
-        steps = logged.step - before.step
+        steps = entry.step - before.step
         for name in ("consumed samples", "consumed tokens"):
-            if steps > 0 and name in logged.counts and name in before.counts:
-                each, rest = divmod(logged.counts[name] - before.counts[name], steps)
+            if steps > 0 and name in entry.counts and name in before.counts:
+                each, rest = divmod(entry.counts[name] - before.counts[name], steps)
                 self.say(name, 0 if rest else max(0, each))
 
     def say(self, name: str, value: int) -> None:

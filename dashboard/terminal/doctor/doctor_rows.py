@@ -192,9 +192,9 @@ def remarks(report: CaptureReport) -> Iterator[str]:
 RULES = "where the rules differ: docs/steps-and-the-profiler.md"
 
 
-def compared_notes(compared: Sequence[StepComparison]) -> Iterator[str]:
+def compared_notes(comparisons: Sequence[StepComparison]) -> Iterator[str]:
     """A sentence per measure."""
-    for one in compared:
+    for one in comparisons:
         sentence = f"{one.agreeing_count} of {one.compared_count} steps agree"
         farthest = farthest_apart(one)
         rest = f"; farthest apart: {farthest}; {RULES}" if farthest else ""
