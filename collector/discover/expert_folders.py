@@ -8,7 +8,7 @@
 Where several are found, each capture gets the one nearest to its ranks, or several that hold parts
 of one job, see `expert_choice`. They are kept with one rank of each capture, published and dropped
 with it. Whoever brings a store up to date without naming the folder keeps it as it was read, see
-`logged`.
+`logged_file`.
 """
 
 from __future__ import annotations

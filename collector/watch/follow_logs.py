@@ -277,16 +277,16 @@ def _begins_so(head: bytes, tail: Tail) -> bool:
 
 def _read_rest(tail: Tail) -> None:
     """What was written to a log between our last look and its being renamed."""
-    try:
+    with contextlib.suppress(OSError):  # moved elsewhere, compressed or gone
         with os.scandir(tail.path.parent) as entries:
-            for entry in entries:
-                if entry.inode() == tail.inode and entry.name.startswith(tail.path.name):
-                    with open_regular(entry.path) as file:
-                        if _begins_so(file.read(_HEAD_BYTES), tail):
-                            end_bytes = os.fstat(file.fileno()).st_size
-                            _take(tail, Path(entry.path), end_bytes)
-    except OSError:
-        return  # moved elsewhere, compressed or gone
+            names = [e.name for e in entries if e.inode() == tail.inode]
+        for name in names:
+            if not name.startswith(tail.path.name):
+                continue
+            path = tail.path.with_name(name)
+            with open_regular(path) as file:
+                if _begins_so(file.read(_HEAD_BYTES), tail):
+                    _take(tail, path, os.fstat(file.fileno()).st_size)
 
 
 def _take(tail: Tail, path: Path, end_bytes: int) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from npuscope.profile import Source, compare_ranks, open_tables
 
-# Where the server is told what it serves: a JSON object of `Served`.
+# Where the server is told what it serves: a JSON object of `ServedStores`.
 ENVIRONMENT = "NPUSCOPE_DASHBOARD"
 
 
