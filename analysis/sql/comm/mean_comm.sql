@@ -79,16 +79,7 @@ _pairs as (
         from _facts anti join (select distinct run, capture, rank from step_summary) using (run, capture, rank)
     )
 ),
-_marked as (
-    select p.*, coalesce(is_warm_up, false) as is_warm_up
-    from _pairs as p
-    left join job_steps as j on j.run = p.run and j.capture = p.capture and j.step is not distinct from p.step
-    qualify p.step is not null or not bool_or(p.step is not null) over (partition by p.run, p.capture)
-),
-_later as (
-    select * from _marked
-    qualify not is_warm_up or bool_and(is_warm_up) over (partition by run, capture)
-),
+_later
 _counts as (
     select * from _later qualify known = max(known) over (partition by run, capture)
 ),
