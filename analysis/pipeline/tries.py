@@ -121,7 +121,7 @@ def ready_in(
     passes: pl.DataFrame,
     order: Schedule | None,
 ) -> Ready:
-    """The same for passes with numbers of chunks and micro-batches, in an order."""
+    """The same for passes with numbers of chunks and micro-batches, in an order (None: unknown)."""
     if order is None:
         raise CannotAnswer(
             Message(

@@ -270,7 +270,8 @@ def script_notes(path: Path, cluster: tuple[int, int] | None) -> list[str]:
 
 
 def record_of_arguments(arguments: Mapping[str, object]) -> dict[str, Any]:
-    """A record, as of a run, of arguments by name; unknown ones are passed over."""
+    """A record, as of a run, of Megatron's and MindSpeed's arguments by name; unknown ones are
+    passed over. Raises UsageError for what should be a whole number and is none."""
     record: dict[str, Any] = {
         "parallel": {}, "train": {}, "recompute": {}, "overlap": {}, "memory_opts": {},
         "kernels": {}, "moe": {},

@@ -137,7 +137,8 @@ def kept_bins(
     level: int,
     width_ns: int,
 ) -> Overview:
-    """From kept bins of a level, and of the coarsest of a rank that has none so coarse."""
+    """Cells of the ranks in `rows` (of `Extent.ranks`) over a window on the shown clock, from kept
+    bins of a level, and of the coarsest of a rank that has none so coarse."""
     whole = at.window_ns or window
     is_whole = window[0] <= whole[0] and window[1] >= whole[1]
     if _is_moved(rows):
@@ -181,7 +182,7 @@ def live_bins(
     window: tuple[int, int],
     width_ns: int,
 ) -> Overview:
-    """From the events of the window themselves, in bins of any length."""
+    """The same from the events of the window themselves, in bins of any length."""
     start_ns, end_ns, columns = _borders(window, width_ns)
     text = sql_text("timeline_window.sql").partition("\nwith\n")[2]
     part = "_" + sql_text("covered_bins.sql").partition("\n_")[2].rstrip()

@@ -262,7 +262,7 @@ def query(path: str | Path, sql: str, parameters: Sequence[object] = ()) -> pl.D
     """Run one query over the store; when a listed file is gone, look again once.
 
     Files go only when a superseded generation outlived its grace period between our reading of
-    the manifests and the query.
+    the manifests and the query. Raises duckdb.IOException where they are gone both times.
     """
     for attempt in (1, 2):
         con = open(path)

@@ -19,7 +19,7 @@ from ..points import Integers
 
 def schedule(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
     """`schedule=zb-h1`, `schedule=vpp:2`: steps take as much longer or shorter as
-    `npuscope pipeline --try` says, with its range."""
+    `npuscope pipeline --try` says, with its range. Raises CannotAnswer where that cannot."""
     if change.name or not change.value or "," in change.value:
         raise UsageError(
             Message(

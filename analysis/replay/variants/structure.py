@@ -22,7 +22,7 @@ from ..points import Flags, Integers
 
 def remove(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
     """`remove:rank=5`: nobody waits for its work: its kernels, its host and its gaps take no time,
-    what it communicates as long as before."""
+    what it communicates as long as before. Raises CannotAnswer for a rank without a like."""
     ops = job.ops
     if change.name != "rank":
         raise UsageError(
@@ -50,7 +50,8 @@ def remove(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: 
 
 def fuse(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
     """`fuse:TYPE`: kernels of the type run as part of the kernel before them on their stream, where
-    they wait for nothing else: no time lies between the two, and they need no launch."""
+    they wait for nothing else: no time lies between the two, and they need no launch. Raises
+    CannotAnswer without launches, or where no kernel of the type is so."""
     ops, waits = job.ops, own.waits
     if not ops.has_launches:
         raise change.refusal(

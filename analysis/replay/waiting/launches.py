@@ -26,8 +26,9 @@ def follow_launches(
     edges: Edges,
     first_point: int,
 ) -> tuple[Integers, Indices, list[int], list[tuple[int, int, int]]]:
-    """Edges from the host: times of launches since their host went on, when it went on, and where
-    it waited for the end of an operation."""
+    """Edges from the host: ns of launches since their host went on, when it went on, and where it
+    waited for the end of an operation. `end`, `best` are of each operation, `causes` waits whose
+    record is known; points of `edges` are numbered from `first_point`."""
     if order is None:
         return np.zeros(0, np.int64), np.zeros(0, np.int32), [], []
     launch, rank = ops.launch[order], ops.rank[order]

@@ -171,7 +171,7 @@ def read(
     tables: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
-    """Fill `train_log`."""
+    """Fill `train_log`. Raises TraceFormatError where a file is gone or logs no step."""
     for file in source.files.get("train_log", ()):
         try:
             log_content = read_log(file.path, size_bytes=file.size_bytes, advance=advance)

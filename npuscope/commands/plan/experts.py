@@ -160,7 +160,7 @@ def _check_options(
 
 def dump_of(path: Path, scope: Scope) -> tuple[ExpertTables, list[str]] | None:
     """Rows of a dump without a profile, a folder or one file, and notes on them; None for anything
-    else."""
+    else. Raises UsageError where several folders below count tokens."""
     from npuscope.profile import is_ingested
 
     if not path.exists() or is_ingested(path):
