@@ -6,7 +6,6 @@ that is too short for kept bins, shorter ones are made from its events, where th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import duckdb
@@ -76,17 +75,16 @@ def overview(
     con: duckdb.DuckDBPyConnection,
     at: Extent,
     *,
-    ranks: Sequence[int] | None = None,
     window_ns: tuple[int, int] | None = None,
     columns: int = MOST_COLUMNS,
 ) -> Overview:
-    """What some ranks do in a window (None: all of either), in at most so many columns, and at most
+    """What each rank does in a window (None: all there is), in at most so many columns, and at most
     200,000 cells.
 
     The window grows to borders of bins.
     """
     open_views(con, ("timeline_bins",))
-    rows = at.of(ranks)
+    rows = at.ranks
     window = window_ns or at.window_ns
     if rows.is_empty() or window is None:
         return Overview(_no_cells(), (), 0, 0, FINEST_NS, 0)
@@ -96,7 +94,7 @@ def overview(
     level = max(least, _level_below(target_ns))
     level_ns = FINEST_NS * 4**level
     if level_ns > target_ns and -(-(window[1] - window[0]) // level_ns) < _FINE_COLUMNS:
-        if most_events(con, at, ranks=ranks, window_ns=window) <= _MOST_EVENTS:
+        if most_events(con, at, window_ns=window) <= _MOST_EVENTS:
             return live_bins(con, at, rows, window, _round_ns(target_ns))
     # Rounding to borders at both ends may add a column.
     width_ns = -(-target_ns // level_ns) * level_ns

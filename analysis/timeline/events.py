@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import duckdb
 import polars as pl
 
@@ -31,19 +29,13 @@ def chosen_events(table: str, ahead: str) -> str:
     )
 
 
-def most_events(
-    con: duckdb.DuckDBPyConnection,
-    at: Extent,
-    *,
-    ranks: Sequence[int] | None = None,
-    window_ns: tuple[int, int],
-) -> int:
+def most_events(con: duckdb.DuckDBPyConnection, at: Extent, *, window_ns: tuple[int, int]) -> int:
     """About how many kernels and operations a window holds at most, from the bins.
 
     Those that begin in the window and end after the last bin it touches are not among them.
     """
     open_views(con, ("timeline_bins",))
-    rows = at.of(ranks)
+    rows = at.ranks
     if rows.is_empty():
         return 0
     length_ns = max(window_ns[1] - window_ns[0], 1)
