@@ -62,6 +62,7 @@ MOST_TILE_BYTES = 64 << 20
 _ZSTD = pa.Codec("zstd", compression_level=1)
 _LAST_NS = 2**62
 _MOST_COLUMNS = 2_000
+MAP_COLUMNS = 1_000  # as many as side.js asks for
 TileSource = tiles.DrawnRank | replay_tracks.ReplayTracks | tuple[series.Series, ...]
 _Load = Callable[[duckdb.DuckDBPyConnection], TileSource]
 OF_ALL = -1  # in place of a rank
@@ -335,8 +336,7 @@ def _overview(request: _TileRequest) -> Response:
     if at.window_ns is None:
         raise _Refusal(404)
     columns = request.number("columns", 1, _MOST_COLUMNS)
-    arguments = {"at": at, "ranks": tuple(at.ranks["rank"]), "window_ns": at.window_ns,
-                 "columns": columns}  # fmt: skip
+    arguments = {"at": at, "window_ns": at.window_ns, "columns": columns}
     view = sources.answer_of(request.path, request.version, overview, arguments)
     cells = view.cells.with_columns(bin_start_ns=view.cells["bin_start_ns"] - at.window_ns[0])
     table = pa.table(cells.rechunk())
