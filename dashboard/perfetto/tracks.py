@@ -31,10 +31,6 @@ _KEYS = {"overlap": "select distinct lane as key_a, unnest([0, 1]) as key_b from
 class Track:
     """A row of slices: `number` is its thread id in the trace and its place from the top."""
 
-    kind: str
-    key_a: int | None
-    key_b: int | None
-    lane: int
     number: int
     name: str
 
@@ -109,7 +105,7 @@ def tracks_of(
         name, what = name_of or (_name(kind, key_a, key_b, several=several), "")
         # The first row says what stands there, further ones belong to it.
         name = f"{name} ({lane + 1})" if lane else f"{name}{what}"
-        tracks.append(Track(kind, key_a, key_b, lane, number, name))
+        tracks.append(Track(number, name))
         tracks_here.append((track, key_a, key_b, lane, number))
     con.execute("""
         create or replace temp table timeline_tracks
