@@ -159,7 +159,7 @@ def expert_holders(
     *,
     is_given: bool,
 ) -> Mapping[str, int]:
-    """By capture, the rank to read its `loads` with: as `logged.holders` where the user gave them.
+    """By capture, the rank to read its `loads` with: as `train_logs.holders` where they are given.
 
     Else the lowest chosen of captures that have none yet, and the one that has them where there are
     more parts of them by now.

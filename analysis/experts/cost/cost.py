@@ -202,9 +202,9 @@ def imbalance_cost(
     """Columns LAYER, a row per step, phase and layer.
 
     `costs` are of `token_cost`, `lengths` of `flops.lengths.step_lengths`, `waits` of
-    `exchanges.waits`, `hidden` of `hidden.exposed_ratios`. excess_tokens: those of the fullest
-    device of an expert-parallel group beyond the group's mean, mean over the groups_count groups
-    that hold the layer. grouped_excess_ns: how much longer the layer's grouped matmuls take on the
+    `exchanges.waits`, `hidden` of `hidden_share.exposed_ratios`. excess_tokens: those of the
+    fullest device of an expert-parallel group beyond the group's mean, mean over the groups_count
+    groups that hold the layer. grouped_excess_ns: how much longer the layer's grouped matmuls take on the
     fullest device than if tokens were even: times ns_per_token, less where a floor makes them as
     long anyway; activation_excess_ns: the same of the activations between them; exchange_excess_ns:
     how much longer its all-to-alls take; exchange_exposed_ns: the part of that which compute does

@@ -189,7 +189,7 @@ def even_nodes(loads: pl.DataFrame, nodes: int) -> pl.DataFrame:
 
 
 def load_matrix(loads: pl.DataFrame) -> LoadMatrix:
-    """Loads of one run, capture and phase as a matrix; `loads` is from `metrics.expert_loads`."""
+    """Loads of one run, capture and phase as a matrix; `loads` is from `imbalance.expert_loads`."""
     axes = [loads[name].unique().sort(nulls_last=True) for name in ("step", "layer", "expert")]
     tokens = np.full([len(axis) for axis in axes], np.nan)
     at = [

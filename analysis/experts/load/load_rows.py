@@ -397,7 +397,7 @@ _SERIES = ("run", "capture", "phase", "layer")
 def steadiness(loads: pl.DataFrame) -> pl.DataFrame:
     """Each step beside the one before it in its phase and layer, a row per pair.
 
-    `loads` is from `metrics.expert_loads`; rows without a step have no order and are left out.
+    `loads` is from `imbalance.expert_loads`; rows without a step have no order and are left out.
     Over the experts of both steps: PLACE, previous_step, experts_count, rank_correlation (Spearman,
     ties share their mean rank; NULL where all loads of a step are equal), hot_count and
     hot_overlap_ratio (share of the hot_count hottest experts that were among the hottest before;
