@@ -35,7 +35,7 @@ _CHOSEN_FROM = {
     ),
     "mean_comm": (
         ("step_summary", "comm_summary"),
-        "run, capture, step nulls first, exposed_attributed_ns desc nulls last,"
+        "run, capture, exposed_attributed_ns desc nulls last,"
         " total_ns desc nulls last, kind nulls last, op_type nulls last, group_hash nulls last",
     ),
     "mean_links": (
@@ -135,21 +135,14 @@ def mean_kernels(
 
 
 def mean_comm(
-    con: duckdb.DuckDBPyConnection,
-    scope: Scope = ALL,
-    *,
-    by: CommMeanKey = "kind",
-    is_by_step: bool = False,
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, by: CommMeanKey = "kind"
 ) -> pl.DataFrame:
-    """Communication of such a step, or of each step over its ranks, most exposed first: columns of
-    the metric `mean_comm`, of the keys those that are told apart."""
-    means = _means(con, "mean_comm", scope).filter(
-        pl.col("by_key") == by, pl.col("by_step") == is_by_step
-    )
+    """Communication of such a step, most exposed first: columns of the metric `mean_comm`, of the
+    keys those that are told apart."""
+    means = _means(con, "mean_comm", scope).filter(pl.col("by_key") == by)
     keys = {"kind": ("op_type", "group_hash"), "type": ("kind", "group_hash"),
             "op": ("group_hash",), "group": ()}[by]  # fmt: skip
-    unused = [*(["group_count"] if by != "op" else []), *(["step"] if not is_by_step else [])]
-    return means.drop("by_key", "by_step", *keys, *unused)
+    return means.drop("by_key", *keys, *(["group_count"] if by != "op" else []))
 
 
 def means_of_fewer(rows: pl.DataFrame, headings: Mapping[str, str]) -> str | None:

@@ -22,9 +22,9 @@ import duckdb
 if TYPE_CHECKING:  # who reads profiles asks for no frame
     from npuscope.collector.store.answers import Answers
 
-Asked = ParamSpec("Asked")
-Told = TypeVar("Told")
-Answer = Callable[Concatenate[duckdb.DuckDBPyConnection, Asked], Told]
+Params = ParamSpec("Params")
+Value = TypeVar("Value")
+Answer = Callable[Concatenate[duckdb.DuckDBPyConnection, Params], Value]
 # What takes less of the processors is computed again as fast as a file is found and read.
 WORTH_S = 0.05
 
@@ -78,7 +78,7 @@ def forget(con: duckdb.DuckDBPyConnection, views: str = "") -> None:
         memory.views = views
 
 
-def memoize(answer: Answer[Asked, Told]) -> Answer[Asked, Told]:
+def memoize(answer: Answer[Params, Value]) -> Answer[Params, Value]:
     """What a function returns is computed once for each connection and arguments and, where it
     took long, once for each version of the store and of the rules.
 
@@ -86,24 +86,24 @@ def memoize(answer: Answer[Asked, Told]) -> Answer[Asked, Told]:
     has one, is what the caller has at hand: it spares time and changes no answer. For frames,
     records of this room, texts and numbers, and lists of these (see `pack`).
     """
-    return _answering(answer, is_kept=True)
+    return _remember(answer, is_kept=True)
 
 
-def latest(answer: Answer[Asked, Told]) -> Answer[Asked, Told]:
+def latest(answer: Answer[Params, Value]) -> Answer[Params, Value]:
     """As `memoize`, for the arguments of the last two questions and never in the store: what is
     large, and asked of one capture after the other, or of two side by side."""
-    return _answering(answer, most=2)
+    return _remember(answer, most=2)
 
 
-def _answering(
-    answer: Answer[Asked, Told], *, is_kept: bool = False, most: int | None = None
-) -> Answer[Asked, Told]:
+def _remember(
+    answer: Answer[Params, Value], *, is_kept: bool = False, most: int | None = None
+) -> Answer[Params, Value]:
     signature = inspect.signature(answer)
 
     @wraps(answer)
     def answered(
-        con: duckdb.DuckDBPyConnection, /, *args: Asked.args, **kwargs: Asked.kwargs
-    ) -> Told:
+        con: duckdb.DuckDBPyConnection, /, *args: Params.args, **kwargs: Params.kwargs
+    ) -> Value:
         memory = _MEMORIES.get(con)
         if memory is None:
             return answer(con, *args, **kwargs)
@@ -122,15 +122,15 @@ def _answering(
                 for other in mine[: len(mine) - most + 1]:
                     del memory.results[other]
             memory.results[key] = result
-        copied: Told = _copy(memory.results[key])
+        copied: Value = _copy(memory.results[key])
         return copied
 
     return answered
 
 
 def _from_store(
-    con: duckdb.DuckDBPyConnection, memory: _Memory, key: Hashable, compute: Callable[[], Told]
-) -> Told:
+    con: duckdb.DuckDBPyConnection, memory: _Memory, key: Hashable, compute: Callable[[], Value]
+) -> Value:
     """An answer as the store keeps it, else computed, and kept where that took long."""
     # Only here: what asks nothing that takes long needs no digest of all rules.
     from npuscope.collector.store.answers import keep_answer, read_answer
@@ -143,7 +143,7 @@ def _from_store(
     content = read_answer(memory.answers, question)
     if content is not None:
         try:
-            answer: Told = unpack(content)
+            answer: Value = unpack(content)
         except ValueError:
             pass
         else:

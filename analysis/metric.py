@@ -172,6 +172,7 @@ def part_sql(file: str, *, kinds: str = "kinds.sql") -> str:
         ("_gaps", "gaps.sql"),
         ("_host_causes", "host_causes.sql"),
         ("_lengths", "lengths.sql"),
+        ("_later", "later.sql"),
         ("_kinds", kinds),
         ("_covered_bins", "covered_bins.sql"),
         ("_repeats", "repeats.sql"),

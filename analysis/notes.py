@@ -48,7 +48,7 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
         selections = _of(selected, here)
         partly = set(selections.drop_nulls("left_out_tables")["rank"])
         return [
-            *_missing(one),
+            *_missing_ranks(one),
             *_elsewhere(one, captures, steps),
             *_selection_notes(selections, one["rank_count"]),
             *_without_figures(one["ranks"], _of(steps, here), partly),
@@ -127,7 +127,7 @@ def _of(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     return rows.filter(**scope.values())
 
 
-def _missing(facts: dict[str, Any]) -> Iterable[str]:
+def _missing_ranks(facts: dict[str, Any]) -> Iterable[str]:
     if facts["missing_ranks"]:
         yield Message(
             "{ranks} of {all} missing: figures across ranks cover the others only.",

@@ -20,9 +20,9 @@ from .scope import PLACE, Scope
 # Metrics whose views a connection is known to have, those whose views it lacked when it was first
 # asked, and which of these have no rows: to ask it takes as long as a small question.
 _VIEWS: WeakKeyDictionary[duckdb.DuckDBPyConnection, set[str]] = WeakKeyDictionary()
-_MISSING: WeakKeyDictionary[duckdb.DuckDBPyConnection, tuple[dict[str, Metric], frozenset[str]]] = (
-    WeakKeyDictionary()
-)
+_ABSENT_VIEWS: WeakKeyDictionary[
+    duckdb.DuckDBPyConnection, tuple[dict[str, Metric], frozenset[str]]
+] = WeakKeyDictionary()
 # A query that is not only a select of tables, as the engine serializes it.
 _OPAQUE = re.compile(r'"error":true|"type":"(TABLE_FUNCTION|SHOW_REF)"')
 
@@ -38,9 +38,9 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
     """
     if names is not None and _VIEWS.get(con, set()).issuperset(names):
         return
-    if con not in _MISSING:
-        _MISSING[con] = _missing(con)
-    missing, empty = _MISSING[con]
+    if con not in _ABSENT_VIEWS:
+        _ABSENT_VIEWS[con] = _absent_views(con)
+    missing, empty = _ABSENT_VIEWS[con]
 
     def create(view: str) -> None:
         entry = missing.pop(view, None)
@@ -59,7 +59,7 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
     _VIEWS.setdefault(con, set()).update(names or ())
 
 
-def _missing(con: duckdb.DuckDBPyConnection) -> tuple[dict[str, Metric], frozenset[str]]:
+def _absent_views(con: duckdb.DuckDBPyConnection) -> tuple[dict[str, Metric], frozenset[str]]:
     """Metrics by the view that `con` lacks, and views of summaries that are kept and empty."""
     present = _present(con)
     missing = {

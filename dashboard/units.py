@@ -56,7 +56,7 @@ def fitting_unit(most: object, kind: Literal["time", "bytes", "memory"]) -> Unit
     """The unit in which values up to `most` are read best: of ns, of bytes of traffic and files
     (10^3), of bytes of memory (2^10). The smallest where `most` is no number."""
     scale = {"time": _TIMES, "bytes": _BYTES, "memory": _MEMORY}[kind]
-    return _fitting(float(most) if isinstance(most, int | float) else 0.0, scale)
+    return _unit_for(float(most) if isinstance(most, int | float) else 0.0, scale)
 
 
 def size_text(size_bytes: int | None) -> str:
@@ -67,7 +67,7 @@ def size_text(size_bytes: int | None) -> str:
     return f"{size_bytes / unit.divisor:,.{0 if unit.name == 'B' else 1}f} {unit.name}"
 
 
-def _fitting(most: float, scale: tuple[tuple[float, str], ...]) -> Unit:
+def _unit_for(most: float, scale: tuple[tuple[float, str], ...]) -> Unit:
     fitting = [step for step in scale if abs(most) >= step[0]] or [scale[0]]
     divisor, name = fitting[-1]
     if len(fitting) > 1 and abs(most) / fitting[-2][0] < _MOST_READABLE and divisor > 1e6:
@@ -100,7 +100,7 @@ def _readable(values: pl.Series, first_ns: int | None, in_memory: bool) -> Reada
         return Readable(_words(name), "", texts, None)
     if first_ns is not None:
         values = values - first_ns
-        unit = _fitting(_most(values), _TIMES)
+        unit = _unit_for(_most(values), _TIMES)
         return _scale(
             values,
             unit,
@@ -108,14 +108,14 @@ def _readable(values: pl.Series, first_ns: int | None, in_memory: bool) -> Reada
         )
     for ending, scale in (("_bytes_per_s", _rates("B")), ("_flops_per_s", _rates("FLOP"))):
         if name.endswith(ending):
-            return _scale(values, _fitting(_most(values), scale), _words(_stem(name, ending)))
+            return _scale(values, _unit_for(_most(values), scale), _words(_stem(name, ending)))
     for ending, scale in (
         ("_ns", _TIMES),
         ("_bytes", _MEMORY if in_memory else _BYTES),
         ("_flops", _FLOPS),
     ):
         if f"_{name}".endswith(ending):
-            return _scale(values, _fitting(_most(values), scale), _words(_stem(name, ending)))
+            return _scale(values, _unit_for(_most(values), scale), _words(_stem(name, ending)))
     if name.endswith(("_ratio", "share")):
         return _scale(values, Unit(0.01, "%"), _words(_stem(name, "_ratio")))
     if name.endswith("_points"):  # of a hundred, as figures and words have them

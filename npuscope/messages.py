@@ -55,7 +55,7 @@ class StoredMessage(msgspec.Struct, frozen=True):
     values: dict[str, str | int | float | StoredMessage | None] = {}
 
 
-Stored = str | StoredMessage
+StoredText = str | StoredMessage
 
 
 def fill(
@@ -82,32 +82,32 @@ def join(parts: Iterable[str], between: str = ", ") -> str:
     return first
 
 
-def store_text(text: str, spelled: Callable[[str], str] = str) -> Stored:
-    """How a text is kept in a file; `spelled` makes names writable."""
+def store_text(text: str, spell: Callable[[str], str] = str) -> StoredText:
+    """How a text is kept in a file; `spell` makes names writable."""
     if not isinstance(text, Message):
-        return spelled(text)
+        return spell(text)
     values = {
-        name: store_text(value, spelled) if isinstance(value, str) else value
+        name: store_text(value, spell) if isinstance(value, str) else value
         for name, value in text.values.items()
     }
     return StoredMessage(text.template, values)
 
 
-def restore_text(stored: Stored) -> str:
+def restore_text(text: StoredText) -> str:
     """The message that a file holds. Raises ValueError where messages lie too deep in another."""
-    return _restore(stored, _MOST_DEEP)
+    return _restore(text, _MOST_DEEP)
 
 
-def _restore(stored: Stored, deep: int) -> str:
-    if isinstance(stored, str):
-        return stored
+def _restore(text: StoredText, deep: int) -> str:
+    if isinstance(text, str):
+        return text
     if not deep:
         raise ValueError("messages lie too deep in each other")
     values = {
         name: _restore(value, deep - 1) if isinstance(value, (str, StoredMessage)) else value
-        for name, value in stored.values.items()
+        for name, value in text.values.items()
     }
-    return _make(stored.template, values)
+    return _make(text.template, values)
 
 
 def _make(template: str, values: Mapping[str, Value]) -> Message:

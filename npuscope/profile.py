@@ -148,6 +148,7 @@ def bring_up_to_date(
     source: Source, *, is_command: bool = True
 ) -> tuple[Path, IngestResult, list[str]]:
     """Ingest a profile folder into its store; returns the store, what was done, what to tell.
+    Raises UsageError for a store, else as `ingest`.
 
     A command's process is its own; any other may use pandas for itself. Where nothing is to be
     read, neither pyarrow nor numpy is loaded."""

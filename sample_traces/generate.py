@@ -24,8 +24,8 @@ from .job import Job, job_fields, small
 from .truth import truth
 
 __all__ = [
-    "COMMITTED",
     "COMMITTED_FORMS",
+    "COMMITTED_JOB",
     "Job",
     "canonical_frames",
     "small",
@@ -36,7 +36,7 @@ __all__ = [
 Form = Literal["db", "text", "kineto", "msprof", "msprof_db", "ms_text", "ms_db"]
 
 # The job of the committed sample: two hosts of four NPUs.
-COMMITTED = Job(
+COMMITTED_JOB = Job(
     name="moe_8_ranks",
     slow_rank=5,
     clock_offsets_ns=(0, 0, 0, 0, 2_350_417, 2_350_417, 2_350_417, 2_350_417),
@@ -81,7 +81,7 @@ def write_job(
 
 def write_sample(out: Path, *, seed: int | None = None) -> None:
     """Writes the committed sample's job, drawn from another seed where one is given."""
-    job = COMMITTED if seed is None else replace(COMMITTED, seed=seed)
+    job = COMMITTED_JOB if seed is None else replace(COMMITTED_JOB, seed=seed)
     write_job(job, out, forms=COMMITTED_FORMS)
 
 

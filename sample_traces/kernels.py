@@ -12,7 +12,7 @@ _FLOPS_PER_NS = AI_CORES * 8192 * FREQUENCY_MHZ / 1000 * 0.7  # 70 % of the cube
 _BYTES_PER_NS = 1200.0
 
 # A job launches the same few kernels over and over.
-_shared = lru_cache(maxsize=4096)
+_share = lru_cache(maxsize=4096)
 
 # of each type: aclnn interface, kernel, accelerator core, framework operator
 _KINDS = {
@@ -133,7 +133,7 @@ def vector_ns(size_bytes: float) -> int:
     return START_NS + int(size_bytes / _BYTES_PER_NS)
 
 
-@_shared
+@_share
 def work(type_: str, inputs: str, outputs: str, dur_ns: int, dtype: str = "DT_BF16") -> Work:
     """A kernel of a known type; every tensor has one dtype, absent ones included."""
     api, kernel, core, operator = _KINDS[type_]
@@ -143,7 +143,7 @@ def work(type_: str, inputs: str, outputs: str, dur_ns: int, dtype: str = "DT_BF
     )  # fmt: skip
 
 
-@_shared
+@_share
 def matmul(rows: int, inner: int, columns: int) -> Work:
     """(rows x inner) times (inner x columns)."""
     shapes = f"{rows},{inner};{inner},{columns}"
@@ -151,14 +151,14 @@ def matmul(rows: int, inner: int, columns: int) -> Work:
     return work("MatMulV3", shapes, f"{rows},{columns}", cube_ns(flops))
 
 
-@_shared
+@_share
 def elementwise(type_: str, rows: int, columns: int) -> Work:
     """Two tensors in, one out, bound by memory."""
     shape = f"{rows},{columns}"
     return work(type_, f"{shape};{shape}", shape, vector_ns(6.0 * rows * columns))
 
 
-@_shared
+@_share
 def norm(rows: int, columns: int, *, of_sum: bool) -> Work:
     """The norm of a tensor; `of_sum`: of the sum of two, which is written, too, in one kernel."""
     if not of_sum:
@@ -170,7 +170,7 @@ def norm(rows: int, columns: int, *, of_sum: bool) -> Work:
     return replace(one, output_dtypes="DT_BF16;FLOAT;DT_BF16")
 
 
-@_shared
+@_share
 def attention(sequence: int, hidden: int, *, backward: bool) -> Work:
     """Causal attention: two matmuls forward, five backward, over half of the scores."""
     token = f"{sequence},1,{hidden}"
@@ -184,7 +184,7 @@ def attention(sequence: int, hidden: int, *, backward: bool) -> Work:
     return work("FlashAttentionScore", inputs, outputs, cube_ns(forward_flops))
 
 
-@_shared
+@_share
 def grouped_matmul(tokens: int, experts: int, inner: int, columns: int) -> Work:
     """All local experts at once; the leading dimension of the first input is their tokens."""
     inputs = f"{tokens},{inner};{experts},{inner},{columns};;;;;{experts};"

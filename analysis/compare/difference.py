@@ -177,13 +177,13 @@ def compare(a: Side, b: Side, by: Key | None = None) -> Comparison:
 #   verdict  varchar  different, same or not_enough (see docs/compare.md)
 #   count    bigint   steps, or captures, of the side that has fewer
 def measure_differences(
-    a: Side, b: Side, whole: Estimate, estimated: Callable[[Side, Side, str], Estimate]
+    a: Side, b: Side, whole: Estimate, estimate: Callable[[Side, Side, str], Estimate]
 ) -> pl.DataFrame:
     """Rows of the metric `compare_measures`; `whole` is the estimate of the step's time, those of
-    the others are `estimated`."""
+    the others are told by `estimate`."""
     rows = []
     for name in ("step_ns", *MEASURES, PER_TOKEN):
-        one = whole if name == "step_ns" else estimated(a, b, name)
+        one = whole if name == "step_ns" else estimate(a, b, name)
         within = SAME_WITHIN * (1.0 if name.endswith("_ratio") else abs(one.a or 0.0))
         rows.append(
             {"measure": name, "a": one.a, "b": one.b, "delta": one.delta, "low": one.low,

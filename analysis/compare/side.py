@@ -151,12 +151,10 @@ def measure(
     scope: Scope,
     by: Key | None = None,
     *,
-    in_full: bool = False,
     target: str | None = None,
 ) -> Side:
-    """A side from the captures of `scope`; `in_full` takes a look at every kernel and launch, for
-    names of kernels that have types, and for the framework's operators. `target` is the store or
-    exported file behind `con`, whose training log tells tokens per step.
+    """A side from the captures of `scope`. `target` is the store or exported file behind `con`,
+    whose training log tells tokens per step.
 
     Raises UsageError where these are of several runs, or have no step with figures.
     """
@@ -168,7 +166,7 @@ def measure(
                     names=names)
         )  # fmt: skip
     parts, pairs = _parts_to_compare(con, scope, by)
-    kernels = _kernels(con, pairs, _KERNELS_IN_FULL if in_full else _KERNELS)
+    kernels = _kernels(con, pairs, _KERNELS)
     pauses = frame(con, _PAUSES).join(pairs, on=PLACE, how="semi", nulls_equal=True)
     places = pairs.select(*RANK, "place").unique()
     parts = pl.concat(
@@ -201,8 +199,9 @@ def measure(
 def kernels_in_full(
     con: duckdb.DuckDBPyConnection, scope: Scope, by: Key | None = None
 ) -> dict[int | None, pl.DataFrame]:
-    """What `measure` has as kernels where it looks at all of them: of the mean rank (None), and of
-    each stage or rank."""
+    """Kernels as `measure` has them, from a look at each of them and at every launch: with names of
+    those that have types, and the framework's operators. Of the mean rank (None), and of each stage
+    or rank."""
     return _kernels(con, _parts_to_compare(con, scope, by)[1], _KERNELS_IN_FULL)
 
 

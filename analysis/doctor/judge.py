@@ -191,7 +191,7 @@ def _explain(need: Need, rank: RankRecord) -> tuple[str, tuple[str, ...], tuple[
     is_off = False in on.values()
     if need.ingest and all_on and not rank.stacks:
         return "recorded, but not kept", (f"`npuscope ingest PATH {need.ingest}`",), ()
-    if not is_off and (file := next(iter(_matching(need, rank.unread)), None)):
+    if not is_off and (file := next(iter(_files_of(need, rank.unread)), None)):
         return Message("{file} was not read in full", file=file), ("see what was lost",), ()
     if rank.is_gpu:
         remedies = tuple(_GPU_SAYS[setting] for setting in settings)
@@ -236,7 +236,7 @@ def _holders(need: Need) -> Iterator[str]:
             yield from beginnings
 
 
-def _matching(need: Need, files: Iterable[str]) -> list[str]:
+def _files_of(need: Need, files: Iterable[str]) -> list[str]:
     return sorted(
         name
         for name in files
@@ -245,7 +245,7 @@ def _matching(need: Need, files: Iterable[str]) -> list[str]:
 
 
 def _is_elsewhere(need: Need, rank: RankRecord) -> bool:
-    return bool(need.file) and rank.files is not None and not _matching(need, rank.files)
+    return bool(need.file) and rank.files is not None and not _files_of(need, rank.files)
 
 
 @dataclass(frozen=True, slots=True)

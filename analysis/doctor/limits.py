@@ -89,7 +89,7 @@ def limits(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     return list(dict.fromkeys(one for one in sentences if one is not None))
 
 
-def communicating(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[int]:
+def ranks_with_communication(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[int]:
     """Ranks of a scope of which any communication was recorded, were it its time alone."""
     open_views(con, ["contents"])
     clause, values = scope.where(RANK)
@@ -113,7 +113,7 @@ def open_questions(
     """Sentences on ranks of a scope that communicate and answer none of this, and on what would
     record it; `beside` are ranks of which there is something after all, and then notes of the
     capture tell what was not selected."""
-    ranks = set(communicating(con, scope)).difference(beside)
+    ranks = set(ranks_with_communication(con, scope)).difference(beside)
     sentences = [
         _sentence(replace(one, ranks=here))
         for one in lacks(con, scope)

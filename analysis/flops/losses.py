@@ -197,9 +197,8 @@ def waterfall(
         .group_by(*PLACE, pl.col("part").alias("term"), pl.col("kind").alias("part"))
         .agg(pl.col("ns").sum())
     )
-    computing = pl.concat([
-        part.select(*PLACE, "term", "part", "ns") for part in _computing(steps_with_both, kernels)
-    ])  # fmt: skip
+    terms = _kernel_terms(steps_with_both, kernels)
+    computing = pl.concat([part.select(*PLACE, "term", "part", "ns") for part in terms])
     costs = pl.concat([_whole_ns(computing, steps_with_both), others])
     rest = (
         steps_with_both.select(*PLACE, "step_ns")
@@ -242,7 +241,7 @@ def _ns(value: pl.Expr) -> pl.Expr:
     return value.cast(pl.Float64).alias("ns")
 
 
-def _computing(steps_with_both: pl.DataFrame, kernels: pl.DataFrame) -> list[pl.DataFrame]:
+def _kernel_terms(steps_with_both: pl.DataFrame, kernels: pl.DataFrame) -> list[pl.DataFrame]:
     """Terms of the time that kernels run."""
     figures = ("step_ns", "peak_flops_per_s", "frequency_ratio", "model_mfu_ratio", "computing_ns")
     mine = (

@@ -426,7 +426,7 @@ def modes(
     for text, ranks in recorded.iter_rows():
         settings = json.loads(text)
         why = None if settings else why
-        for name, value in _slowing(settings.items()):
+        for name, value in _slow_modes(settings.items()):
             values[f"{name}={value}"] = values.get(f"{name}={value}", 0) + ranks
     nothing = dict.fromkeys(EVIDENCE) | {"run": run, "capture": capture, "cause": "mode"}
     rows = [nothing | {"evidence": text, "saved": []} for text in sorted(values)]
@@ -435,7 +435,7 @@ def modes(
     return pl.DataFrame(rows, schema=EVIDENCE), why
 
 
-def _slowing(variables: Iterable[tuple[str, object]]) -> Iterable[tuple[str, str]]:
+def _slow_modes(variables: Iterable[tuple[str, object]]) -> Iterable[tuple[str, str]]:
     for name, value in variables:
         text = str(value).strip()
         if name in _MODES and text and text.lower() not in _MODES[name]:

@@ -17,7 +17,7 @@ import polars as pl
 from ..means import of_training
 from ..memo import latest
 from ..ranks.stages import rank_stages
-from ..replay.beside import covering
+from ..replay.beside import cover_of
 from ..replay.operations import UNKNOWN, Operations, read_operations
 from ..replay.points import Integers
 from .cuts import cut
@@ -318,7 +318,7 @@ def _times(ops: Operations, passes: pl.DataFrame, named: NamedSchedule) -> pl.Da
     others[transfers_of(ops)] = False
 
     def within(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pl.Series:
-        union = covering(ops.rank[mask], ops.start[mask], (ops.start + ops.dur)[mask])
+        union = cover_of(ops.rank[mask], ops.start[mask], (ops.start + ops.dur)[mask])
         return pl.Series(union.within(rank, start, end))
 
     computing, busy = within(kernels), within(kernels | others)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..catalog import column_names
 from ..flops.chips import peaks
 from ..flops.kernels.count import counted_kernels
-from ..replay.beside import Cover, covering
+from ..replay.beside import Cover, cover_of
 from ..replay.points import Flags, Integers
 from ..scope import Scope
 from . import PHASES, STEP
@@ -151,7 +151,7 @@ def _intervals(
 
 def _union(pipeline: Pipeline, mask: Flags) -> Cover:
     ops = pipeline.ops
-    return covering(ops.rank[mask], ops.start[mask], (ops.start + ops.dur)[mask])
+    return cover_of(ops.rank[mask], ops.start[mask], (ops.start + ops.dur)[mask])
 
 
 def _flops(

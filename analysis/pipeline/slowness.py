@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from ..replay.beside import covering
+from ..replay.beside import cover_of
 from ..replay.operations import UNKNOWN, WITHIN, Operations
 from ..replay.points import Integers
 from .execution import Times
@@ -91,7 +91,7 @@ def _exchanges(ops: Operations, own: pl.DataFrame) -> pl.DataFrame:
     # Bytes move once the last member has come.
     begin, end = last[ops.instance[moves]], (ops.start + ops.dur)[moves]
     at = np.flatnonzero(ops.is_kernel)
-    kernels = covering(ops.rank[at], ops.start[at], (ops.start + ops.dur)[at])
+    kernels = cover_of(ops.rank[at], ops.start[at], (ops.start + ops.dur)[at])
     rows = pl.DataFrame({
         "rank": pl.Series(ops.ranks, dtype=pl.Int32)[ops.rank[moves]], "start": begin,
         "type": ops.type[moves], "kind": ops.kind[moves], "instance": ops.instance[moves],
@@ -127,7 +127,7 @@ def _kernels(ops: Operations) -> pl.DataFrame:
     met = np.cumsum(ops.is_communication & np.isin(ops.kind, within))
     begin = np.searchsorted(ops.rank, np.arange(len(ops.ranks)))
     moves = _near(ops)
-    moving = covering(ops.rank[moves], ops.start[moves], (ops.start + ops.dur)[moves])
+    moving = cover_of(ops.rank[moves], ops.start[moves], (ops.start + ops.dur)[moves])
     beside = moving.within(ops.rank[at], ops.start[at], (ops.start + ops.dur)[at])
     spent = pl.DataFrame({"rank": ops.rank[at], "stream": ops.stream[at], "dur": ops.dur[at]})
     busiest = (

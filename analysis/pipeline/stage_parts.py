@@ -42,64 +42,12 @@ def pipeline_stages(pipeline: Pipeline) -> pl.DataFrame:
     micro_batches = pipeline.schedule.micro_batches
     if not micro_batches or pipeline.passes.is_empty():
         return pl.DataFrame(schema=_SCHEMA)
-    ops = pipeline.ops
-    its = pipeline.work.filter(pl.col("piece").is_not_null())
-    at = its["at"].to_numpy()
-    stage = pipeline.lanes.select("lane", "stage")
-    kernels = (
-        its.with_columns(
-            dur=pl.Series(ops.dur[at]), is_comm=pl.Series(ops.is_communication[at]),
-            type=pl.Series(ops.types, dtype=pl.String)[ops.type[at]],
-            shapes=ops.names["shapes"][at],
-        )
-        .filter(~pl.col("is_comm"))
-        .join(stage, on="lane")
-        .drop_nulls("stage")
-    )  # fmt: skip
-    lanes = kernels.group_by("stage").agg(lanes=pl.col("lane").n_unique())
-    kernels = kernels.join(lanes, on="stage").with_columns(
-        is_forward=pl.col("direction") == "F",
-        is_seed=(pl.col("type") + "Grad").is_in(kernels["type"].unique().implode()),
-        is_embedding=pl.col("type").str.contains(_EMBEDDING),
-        is_attention=pl.col("type").str.contains(_ATTENTION),
-        each=1.0 / (pl.col("lanes") * micro_batches),
-    )
     order = pipeline.schedule.order
-    last = order.routes[0][-1][0] if order else max(pipeline.present)
-    has_shapes = kernels.filter(pl.col("stage") == last)["shapes"].count() > 0
-    kernels = _with_steady_shapes(kernels, micro_batches)
     first = order.routes[0][0][0] if order else 0
-    others = kernels.filter(pl.col("stage") != last).select("direction", "type", "shapes").unique()
-    kernels = kernels.join(
-        others.with_columns(is_common=pl.lit(value=True)), on=["direction", "type", "shapes"],
-        how="left", nulls_equal=True,
-    ).with_columns(
-        is_own=(pl.col("stage") == last) & pl.col("is_common").is_null() & ~pl.col("is_embedding")
-        & pl.lit(len(pipeline.present) > 1)
-        & (_passes().over("stage", "direction", "type", "shapes") > _half(micro_batches))
-    )  # fmt: skip
-    time = pl.col("dur") * pl.col("each")
-    again = pl.col("is_seed") & ~pl.col("is_forward")
-    seeds = kernels.filter("is_seed").group_by("stage", "type").agg(
-        ratio=(~pl.col("is_forward")).sum() / pl.col("is_forward").sum().clip(1)
-    )  # fmt: skip
-    whole = seeds.group_by("stage").agg(ratio=pl.col("ratio").min())
-    rows = (
-        kernels.group_by("stage")
-        .agg(
-            compute=time.sum(),
-            embedding=time.filter("is_embedding").sum(),
-            own=time.filter("is_own").sum(),
-            again=time.filter(again).sum(),
-            forward=time.filter(
-                pl.col("is_forward") & ~pl.col("is_embedding") & ~pl.col("is_own")
-            ).sum(),
-            embeddings=pl.col("each").filter(pl.col("is_embedding") & pl.col("is_forward")).sum(),
-            attention=pl.col("each").filter(pl.col("is_attention") & pl.col("is_forward")).sum(),
-        )
-        .join(whole, on="stage", how="left")
-        .sort("stage")
-    )
+    last = order.routes[0][-1][0] if order else max(pipeline.present)
+    kernels = _stage_kernels(pipeline, micro_batches, last)
+    has_shapes = bool(kernels.filter(pl.col("stage") == last)["has_shapes"].any())
+    rows = _stage_sums(kernels)
     is_all = pl.col("ratio").fill_null(0).is_between(0.9, 1.5)
     extra = pl.col("embeddings").round() - (pl.lit(first == last)).cast(pl.Float64)
     rows = rows.with_columns(
@@ -132,6 +80,71 @@ def pipeline_stages(pipeline: Pipeline) -> pl.DataFrame:
         **{name: pl.col(name) for name in _PARTS[1:]},
         excess_ns=(pl.col("compute_ns") - mean),
     ).cast(_SCHEMA)  # fmt: skip
+
+
+def _stage_kernels(pipeline: Pipeline, micro_batches: int, last: int) -> pl.DataFrame:
+    """Kernels of passes with their stage, what each is (`is_forward`, `is_embedding`, ...) and its
+    part in a rank's mean micro-batch (`each`). `is_own`: shapes that only the last stage has."""
+    ops = pipeline.ops
+    its = pipeline.work.filter(pl.col("piece").is_not_null())
+    at = its["at"].to_numpy()
+    stage = pipeline.lanes.select("lane", "stage")
+    kernels = (
+        its.with_columns(
+            dur=pl.Series(ops.dur[at]), is_comm=pl.Series(ops.is_communication[at]),
+            type=pl.Series(ops.types, dtype=pl.String)[ops.type[at]],
+            shapes=ops.names["shapes"][at],
+        )
+        .filter(~pl.col("is_comm"))
+        .join(stage, on="lane")
+        .drop_nulls("stage")
+    )  # fmt: skip
+    lanes = kernels.group_by("stage").agg(lanes=pl.col("lane").n_unique())
+    kernels = kernels.join(lanes, on="stage").with_columns(
+        is_forward=pl.col("direction") == "F",
+        is_seed=(pl.col("type") + "Grad").is_in(kernels["type"].unique().implode()),
+        is_embedding=pl.col("type").str.contains(_EMBEDDING),
+        is_attention=pl.col("type").str.contains(_ATTENTION),
+        has_shapes=pl.col("shapes").is_not_null(),
+        each=1.0 / (pl.col("lanes") * micro_batches),
+    )
+    kernels = _with_steady_shapes(kernels, micro_batches)
+    others = kernels.filter(pl.col("stage") != last).select("direction", "type", "shapes").unique()
+    return kernels.join(
+        others.with_columns(is_common=pl.lit(value=True)), on=["direction", "type", "shapes"],
+        how="left", nulls_equal=True,
+    ).with_columns(
+        is_own=(pl.col("stage") == last) & pl.col("is_common").is_null() & ~pl.col("is_embedding")
+        & pl.lit(len(pipeline.present) > 1)
+        & (_passes().over("stage", "direction", "type", "shapes") > _half(micro_batches))
+    )  # fmt: skip
+
+
+def _stage_sums(kernels: pl.DataFrame) -> pl.DataFrame:
+    """By stage: ns of a mean rank and micro-batch, how many embeddings and attentions it runs, and
+    which part of each seed's forwards ran again (`ratio`, the least of them)."""
+    time = pl.col("dur") * pl.col("each")
+    again = pl.col("is_seed") & ~pl.col("is_forward")
+    seeds = kernels.filter("is_seed").group_by("stage", "type").agg(
+        ratio=(~pl.col("is_forward")).sum() / pl.col("is_forward").sum().clip(1)
+    )  # fmt: skip
+    whole = seeds.group_by("stage").agg(ratio=pl.col("ratio").min())
+    return (
+        kernels.group_by("stage")
+        .agg(
+            compute=time.sum(),
+            embedding=time.filter("is_embedding").sum(),
+            own=time.filter("is_own").sum(),
+            again=time.filter(again).sum(),
+            forward=time.filter(
+                pl.col("is_forward") & ~pl.col("is_embedding") & ~pl.col("is_own")
+            ).sum(),
+            embeddings=pl.col("each").filter(pl.col("is_embedding") & pl.col("is_forward")).sum(),
+            attention=pl.col("each").filter(pl.col("is_attention") & pl.col("is_forward")).sum(),
+        )
+        .join(whole, on="stage", how="left")
+        .sort("stage")
+    )
 
 
 def _passes() -> pl.Expr:

@@ -80,7 +80,7 @@ class Ready:
 
 
 def parse_tries(
-    words: str, measured: MeasuredPasses, micro_batches: int | None
+    words: str, passes: MeasuredPasses, micro_batches: int | None
 ) -> list[OrderRequest]:
     """`vpp:2,zb-h1`: names of schedules, with chunks after a colon. Raises UsageError."""
     words_given = [word.strip() for word in words.split(",") if word.strip()]
@@ -101,8 +101,8 @@ def parse_tries(
                     schedule=word,
                 )
             )
-        m = micro_batches or measured.micro_batches
-        order = schedule(name, measured.devices, m, int(chunks) if chunks else None)
+        m = micro_batches or passes.micro_batches
+        order = schedule(name, passes.devices, m, int(chunks) if chunks else None)
         tries.append(OrderRequest(word, order))
     return tries
 
@@ -121,7 +121,7 @@ def ready_in(
     passes: pl.DataFrame,
     order: Schedule | None,
 ) -> Ready:
-    """The same for passes with numbers of chunks and micro-batches, in an order."""
+    """The same for passes with numbers of chunks and micro-batches, in an order (None: unknown)."""
     if order is None:
         raise CannotAnswer(
             Message(

@@ -6,7 +6,7 @@ import duckdb
 import msgspec
 import polars as pl
 
-from npuscope.messages import Message, Stored, join, restore_text
+from npuscope.messages import Message, StoredText, join, restore_text
 
 from ..communication.communication import comm
 from ..means import without_warm_up
@@ -32,7 +32,7 @@ def clock_notes(rows: pl.DataFrame) -> list[str]:
     several = rows.select("run", "capture").n_unique() > 1
     for row in rows.to_dicts():
         place = (row["run"], row["capture"]) if several else None
-        for message in msgspec.json.decode(row["remarks"], type=list[Stored]):
+        for message in msgspec.json.decode(row["remarks"], type=list[StoredText]):
             hosts, ranks = concerned.setdefault((place, restore_text(message)), ([], []))
             hosts += [row["host"]] if row["host"] else []
             ranks += [] if row["host"] else row["ranks"]

@@ -45,7 +45,7 @@ class Cover:
         return before_ns
 
 
-def covering(rank: Indices, start: Integers, end: Integers) -> Cover:
+def cover_of(rank: Indices, start: Integers, end: Integers) -> Cover:
     """The union of intervals of each rank."""
     is_event = end > start
     low = int(start[is_event].min(initial=_LATEST))

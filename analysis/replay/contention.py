@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from .beside import Cover, covering
+from .beside import Cover, cover_of
 from .operations import Operations
 from .points import Integers
 from .timetable import Timetable, measured_times, parts
@@ -52,7 +52,7 @@ def transfers(ops: Operations, transfer: Integers, times: Timetable) -> Cover:
     end)."""
     comm = np.flatnonzero(ops.is_communication & (transfer[:-1] > 0))
     ends = times(comm)[1]
-    return covering(ops.rank[comm], ends - transfer[comm], ends)
+    return cover_of(ops.rank[comm], ends - transfer[comm], ends)
 
 
 def _by_rank(ops: Operations) -> Iterator[slice]:
@@ -83,20 +83,20 @@ def _compare_kernels(ops: Operations, part: slice, beside: Integers, share: Rati
     return pairs.select("ns", "alone_ns", "beside_ns")
 
 
-def contention(ops: Operations, transfer: Integers, replayed: Timetable) -> Contention:
+def contention(ops: Operations, transfer: Integers, timetable: Timetable) -> Contention:
     """Kernels beside transfers against the same kernels (name, core, shapes) of their rank alone.
 
     What they take longer, by the time that bytes move beside them: 1 - 1/1.3 where they run 1.3
-    times as long. `replayed`: operations as replayed with nothing changed."""
+    times as long. `timetable`: operations as replayed with nothing changed."""
     times = measured_times(ops)
-    moving, moved = (transfers(ops, transfer, one) for one in (times, replayed))
+    moving, moved = (transfers(ops, transfer, one) for one in (times, timetable))
     share = np.empty(len(ops.rank))
     parts_here = []
     for part in _by_rank(ops):
         least = np.maximum(ops.dur[part], 1)
         beside = moving.within(ops.rank[part], *times(part))
         parts_here.append(_compare_kernels(ops, part, beside, beside / least))
-        share[part] = moved.within(ops.rank[part], *replayed(part)) / least
+        share[part] = moved.within(ops.rank[part], *timetable(part)) / least
     rows = pl.concat(parts_here)
     whole = int(rows["beside_ns"].sum() or 0)
     if rows.height < _LEAST_COUNT or not whole:

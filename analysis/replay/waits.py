@@ -23,8 +23,8 @@ from .waiting.edges import (
     TOUCHING,
     Edges,
     Wait,
+    adjacent_starts,
     mean_by,
-    touching,
 )
 from .waiting.events import event_waits, right_behind
 from .waiting.launches import follow_launches
@@ -124,7 +124,7 @@ def waits(ops: Operations) -> Waits:
     host, segment, segments, segment_edges = follow_launches(
         ops, end, order, best, causes, edges, count + meetings
     )
-    touched = touching(ops, end, best, causes)
+    touched = adjacent_starts(ops, end, best, causes)
     _again(ops, end, order, position, touched, wait)
     _after_anything(ops, end, best, wait)
     for number, source, lag in segment_edges:

@@ -130,42 +130,42 @@ def _of_stage(
     return times
 
 
-def _layer(job: Job, constants: Constants, mixed: bool) -> LayerTime:
+def _layer(job: Job, constants: Constants, is_mixed: bool) -> LayerTime:
     software, model = job.software, job.model
     passes = 3.0 if software.training == "full" else 2.0
     attention = attention_matmuls(job)
-    dense = [*attention, *([] if mixed else ffn_matmuls(job, model.ffn_size or 0))]
+    dense = [*attention, *([] if is_mixed else ffn_matmuls(job, model.ffn_size or 0))]
     grouped: list[Matmul] = []
-    if mixed:
+    if is_mixed:
         for one in expert_matmuls(job, constants):
             (grouped if one.grouped else dense).append(one)
     matmul = sum(_matmul(job, constants, one) for one in dense)
     experts = sum((_matmul(job, constants, one) for one in grouped), start=0.0)
-    if software.capacity_factor is None and mixed:
+    if software.capacity_factor is None and is_mixed:
         experts = experts * np.where(np.asarray(job.ep) > 1, constants["expert_skew"], 1.0)
     core = _attention(job, constants)
-    vector = _vector_seconds(constants, _vector_bytes(job, constants, mixed))
-    again = _selected_again(job, constants, mixed)
-    tp_comm = _tensor_parallel(job, constants, mixed)
+    vector = _vector_seconds(constants, _vector_bytes(job, constants, is_mixed))
+    again = _selected_again(job, constants, is_mixed)
+    tp_comm = _tensor_parallel(job, constants, is_mixed)
     cp_comm = _context_parallel(job, constants, core)
     core_passes = 1.0 + constants["attention_backward"]
     beside = passes * (matmul + experts) + core_passes * core + 3.0 * vector
-    ep_comm = _expert_parallel(job, constants, beside) if mixed else 0.0
+    ep_comm = _expert_parallel(job, constants, beside) if is_mixed else 0.0
     forward = matmul + experts + core + vector + (tp_comm + ep_comm) * 0.4 + cp_comm * 0.4
-    if mixed and job.recompute.experts == 2:
+    if is_mixed and job.recompute.experts == 2:
         experts = experts * (passes + 1) / passes
     skipped = core if software.swap_attention else 0.0
     return LayerTime(
         passes * matmul, passes * experts, core_passes * core, 3.0 * vector + again, tp_comm,
-        cp_comm, ep_comm, forward - skipped, _host(job, constants, mixed),
+        cp_comm, ep_comm, forward - skipped, _host(job, constants, is_mixed),
     )  # fmt: skip
 
 
-def _selected_again(job: Job, constants: Constants, mixed: bool) -> Number:
+def _selected_again(job: Job, constants: Constants, is_mixed: bool) -> Number:
     """Seconds of what backward computes again of single operators: activation functions, latent
     attention's up-projections, permutations of tokens."""
     model, recompute = job.model, job.recompute
-    experts = model.experts if mixed else None
+    experts = model.experts if is_mixed else None
     seconds: Number = 0.0
     if recompute.latent_up and not isinstance(model.attention, GroupedQueries):
         ups = attention_matmuls(job)[1::2] if model.attention.q_lora_rank else ()
@@ -182,12 +182,12 @@ def _selected_again(job: Job, constants: Constants, mixed: bool) -> Number:
     return seconds + _vector_seconds(constants, moved)
 
 
-def layer_forward(job: Job, constants: Constants, mixed: bool) -> tuple[Number, Number]:
+def layer_forward(job: Job, constants: Constants, is_mixed: bool) -> tuple[Number, Number]:
     """Seconds of one forward of a layer: attention with its norms, the feed-forward network.
 
     Bytes of vectors and communication of tensor parallelism count half for each.
     """
-    once = _layer(job, constants, mixed)
+    once = _layer(job, constants, is_mixed)
     projections = sum(_matmul(job, constants, one) for one in attention_matmuls(job))
     core = _attention(job, constants)
     ffn = (once.matmul + once.experts) / 3.0 - projections + 0.4 * once.ep_comm
@@ -231,7 +231,7 @@ def _attention(job: Job, constants: Constants) -> Number:
     return flops * small / (_peak(job) * efficiency)
 
 
-def _vector_bytes(job: Job, constants: Constants, mixed: bool) -> Number:
+def _vector_bytes(job: Job, constants: Constants, is_mixed: bool) -> Number:
     """Bytes that norms, residuals, rotations and activation functions of one forward move."""
     software, model, h = job.software, job.model, job.model.hidden_size
     split = np.where(job.sequence_parallel, job.tp, 1.0)
@@ -245,7 +245,7 @@ def _vector_bytes(job: Job, constants: Constants, mixed: bool) -> Number:
         per_token = per_token + 2.0 * heads / job.tp * job.sequence_length
     unit = 6.0 * (1.0 if software.fused_swiglu else 2.5) * (ffn_matrices(model) - 1.0) / 2
     experts = model.experts
-    if not mixed or experts is None:
+    if not is_mixed or experts is None:
         return job.tokens * (per_token + unit * (model.ffn_size or 0) / job.tp)
     rows = routed_tokens(job, constants)
     # Rows are copied out, sorted and put back; in one kernel or by several.
@@ -303,16 +303,16 @@ def _all_to_all(
     return np.where(size > 1, seconds + constants["collective_seconds"], 0.0)
 
 
-def _tensor_parallel(job: Job, constants: Constants, mixed: bool) -> Number:
+def _tensor_parallel(job: Job, constants: Constants, is_mixed: bool) -> Number:
     """All-gathers and reduce-scatters of one layer, forward and backward, what is exposed.
 
     With sequence parallelism 4 forward and 6 backward, else an all-reduce, which is two, 2 and 2.
     Layers of experts exchange their tokens otherwise where experts are not cut (expert_tp = 1).
     """
     times = np.where(job.sequence_parallel, 10.0, 8.0)
-    if mixed:
+    if is_mixed:
         times = np.where(np.asarray(job.expert_tp) < job.tp, times / 2, times)
-    if job.tp_square > 1 and not mixed:
+    if job.tp_square > 1 and not is_mixed:
         return 3.0 * _square_parallel(job, constants)
     size_bytes = job.tokens * job.model.hidden_size * BF16_BYTES
     seconds = times * _collective(job, constants, size_bytes, 1.0, job.tp)
@@ -411,7 +411,7 @@ def _point_to_point(job: Job, constants: Constants) -> Number:
     return 2.0 * (size_bytes / rate + constants["collective_seconds"])
 
 
-def _host(job: Job, constants: Constants, mixed: bool) -> Number:
+def _host(job: Job, constants: Constants, is_mixed: bool) -> Number:
     """Seconds in which the host launches one layer, forward and backward."""
     software = job.software
     if software.is_graph:
@@ -419,7 +419,7 @@ def _host(job: Job, constants: Constants, mixed: bool) -> Number:
     operators: Number = 150.0
     if not isinstance(job.model.attention, GroupedQueries):
         operators = operators + 100.0
-    if mixed and job.model.experts is not None:
+    if is_mixed and job.model.experts is not None:
         operators = operators + 200.0
         if not software.grouped_experts:
             operators = operators + 30.0 * np.maximum(job.model.experts.routed / job.ep, 1.0)

@@ -48,7 +48,7 @@ _WORDS = {
     "cp_kind": ("parallel", "cp_algo"), "schedule": ("parallel", "schedule"),
     "layers": ("parallel", "num_layer_list"),
 }  # fmt: skip
-_BALANCED = "balanced"  # in place of numbers of layers
+_BALANCE = "balanced"  # in place of numbers of layers
 # As given -> as `pipeline --formula` has it. What runs otherwise is not predicted.
 _SCHEDULES = {
     "1f1b": "1f1b", "interleaved": "interleaved", "vpp": "interleaved", "dualpipev": "dualpipev",
@@ -270,7 +270,8 @@ def script_notes(path: Path, cluster: tuple[int, int] | None) -> list[str]:
 
 
 def record_of_arguments(arguments: Mapping[str, object]) -> dict[str, Any]:
-    """A record, as of a run, of arguments by name; unknown ones are passed over."""
+    """A record, as of a run, of Megatron's and MindSpeed's arguments by name; unknown ones are
+    passed over. Raises UsageError for what should be a whole number and is none."""
     record: dict[str, Any] = {
         "parallel": {}, "train": {}, "recompute": {}, "overlap": {}, "memory_opts": {},
         "kernels": {}, "moe": {},
@@ -336,7 +337,7 @@ def _finish(
     """The job of a record of a strategy, with the model given. Raises UsageError."""
     nodes, devices = cluster
     record["parallel"]["world"] = nodes * devices
-    is_balanced = record["parallel"].get("num_layer_list") == _BALANCED
+    is_balanced = record["parallel"].get("num_layer_list") == _BALANCE
     if is_balanced:
         del record["parallel"]["num_layer_list"]
     record["model"] = {"moe": record.pop("moe", {})} | {"layers": model.layers}

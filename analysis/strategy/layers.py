@@ -122,7 +122,7 @@ def expert_matmuls(job: Job, constants: Constants) -> list[Matmul]:
     return [*matmuls, *ffn_matmuls(job, shared)] if shared else matmuls
 
 
-def layer_weights(job: Job, mixed: bool) -> Weights:
+def layer_weights(job: Job, is_mixed: bool) -> Weights:
     """Parameters of one layer on one rank: matrices and norms."""
     model, h = job.model, job.model.hidden_size
     projections = [one.inner * one.columns for one in attention_matmuls(job)]
@@ -131,7 +131,7 @@ def layer_weights(job: Job, mixed: bool) -> Weights:
         dense = dense + model.attention.kv_lora_rank + (model.attention.q_lora_rank or 0)
     largest = most_of(projections)
     experts = model.experts
-    if not mixed or experts is None:
+    if not is_mixed or experts is None:
         ffn = [one.inner * one.columns for one in ffn_matmuls(job, model.ffn_size or 0)]
         return Weights(dense + sum(ffn), 0.0, np.maximum(largest, most_of(ffn)))
     up = ffn_matrices(model) - 1

@@ -64,9 +64,9 @@ def stage_memory(job: Job, constants: Constants) -> list[StageMemory]:
     return [_of_stage(job, constants, stage) for stage in range(job.pp)]
 
 
-def layer_activations(job: Job, mixed: bool) -> Number:
+def layer_activations(job: Job, is_mixed: bool) -> Number:
     """Bytes that one layer keeps for its backward, of one micro-batch on one rank."""
-    of_attention, of_ffn = kept_activations(job, mixed)
+    of_attention, of_ffn = kept_activations(job, is_mixed)
     return of_attention + of_ffn
 
 
@@ -78,7 +78,7 @@ def layer_input_bytes(job: Job) -> Number:
     return job.tokens * job.model.hidden_size * size / split
 
 
-def kept_activations(job: Job, mixed: bool) -> tuple[Number, Number]:
+def kept_activations(job: Job, is_mixed: bool) -> tuple[Number, Number]:
     """The same of attention with both norms, and of the feed-forward network, by the rules."""
     model, software = job.model, job.software
     size = np.where(software.is_single, FP32_BYTES, BF16_BYTES)
@@ -108,7 +108,7 @@ def kept_activations(job: Job, mixed: bool) -> tuple[Number, Number]:
         of_attention = of_attention - job.tokens * heads * d_v * size
     per_unit = _kept_per_unit(job)
     experts = model.experts
-    if not mixed or experts is None:
+    if not is_mixed or experts is None:
         ffn_bytes = size * per_unit * (model.ffn_size or 0) / job.tp * job.tokens
         return of_attention, ffn_bytes
     rows = routed_tokens(job, default_constants())

@@ -164,12 +164,12 @@ def choices_of_stage(job: Job, stage: int, constants: Constants) -> list[Choice]
 
 
 def _backward(
-    job: Job, choices: Sequence[Choice], counts: Sequence[int], *, mixed: bool
+    job: Job, choices: Sequence[Choice], counts: Sequence[int], *, is_mixed: bool
 ) -> Iterator[tuple[float, float]]:
     """Parts of a stage's layers of one kind, the last first: bytes that come back, and bytes that
     were held all the time. What is decided is of the first layers, whole ones before halves."""
-    each_bytes = [float(each) for each in kept_activations(job, mixed)]
-    name = _KINDS[mixed]
+    each_bytes = [float(each) for each in kept_activations(job, is_mixed)]
+    name = _KINDS[is_mixed]
     helds = [f"{name} attention", f"{name} ffn"]
     mine = [(one, count) for one, count in zip(choices, counts, strict=True)
             if one.names[0] in helds]  # fmt: skip
@@ -195,7 +195,7 @@ def peak_bytes(
     """The peak of a stage with so many layers of each choice."""
     held = {one.names[0].split()[0] for one in choices}
     back = max(
-        (most_back_bytes(_backward(job, choices, counts, mixed=mixed))
+        (most_back_bytes(_backward(job, choices, counts, is_mixed=mixed))
          for mixed in (False, True) if _KINDS[mixed] in held), default=0.0,
     )  # fmt: skip
     saved = sum(one.saved_bytes * count for one, count in zip(choices, counts, strict=True))
@@ -209,7 +209,7 @@ def _beside_logits(memory: StageMemory, back_bytes: float) -> float:
     return max(alone + back_bytes, logits) - max(alone, logits)
 
 
-def fitting(
+def cheapest_layers(
     job: Job, memory: StageMemory, choices: Sequence[Choice], budget_bytes: float
 ) -> tuple[int, ...] | None:
     """Layers of each choice with which a stage fits in the least time; None where none do.
@@ -257,7 +257,7 @@ def memory_plan(job: Job, budget_bytes: float, constants: Constants | None = Non
     for stage, memory in enumerate(stage_memory(job, values)):
         peak = float(memory.peak_bytes)
         choices = choices_of_stage(job, stage, values)
-        layers = fitting(job, memory, choices, budget_bytes)
+        layers = cheapest_layers(job, memory, choices, budget_bytes)
         base: dict[str, object] = {"stage": stage, "budget_bytes": int(budget_bytes)}
         if layers is None or not any(layers):
             action = "impossible" if layers is None else "none"

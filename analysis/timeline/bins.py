@@ -6,7 +6,6 @@ that is too short for kept bins, shorter ones are made from its events, where th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import duckdb
@@ -14,7 +13,7 @@ import polars as pl
 
 from ..metric import sql_text
 from ..views import frame, open_views
-from .events import chosen_events, event_bounds, of_ranks
+from .events import chosen_events, most_events, of_ranks
 from .shared_axis import Extent, ahead_table
 
 MOST_CELLS = 200_000
@@ -76,17 +75,16 @@ def overview(
     con: duckdb.DuckDBPyConnection,
     at: Extent,
     *,
-    ranks: Sequence[int] | None = None,
     window_ns: tuple[int, int] | None = None,
     columns: int = MOST_COLUMNS,
 ) -> Overview:
-    """What some ranks do in a window (None: all of either), in at most so many columns, and at most
+    """What each rank does in a window (None: all there is), in at most so many columns, and at most
     200,000 cells.
 
     The window grows to borders of bins.
     """
     open_views(con, ("timeline_bins",))
-    rows = at.of(ranks)
+    rows = at.ranks
     window = window_ns or at.window_ns
     if rows.is_empty() or window is None:
         return Overview(_no_cells(), (), 0, 0, FINEST_NS, 0)
@@ -96,8 +94,7 @@ def overview(
     level = max(least, _level_below(target_ns))
     level_ns = FINEST_NS * 4**level
     if level_ns > target_ns and -(-(window[1] - window[0]) // level_ns) < _FINE_COLUMNS:
-        _, most = event_bounds(con, at, ranks=ranks, window_ns=window)
-        if most <= _MOST_EVENTS:
+        if most_events(con, at, window_ns=window) <= _MOST_EVENTS:
             return live_bins(con, at, rows, window, _round_ns(target_ns))
     # Rounding to borders at both ends may add a column.
     width_ns = -(-target_ns // level_ns) * level_ns
@@ -138,7 +135,8 @@ def kept_bins(
     level: int,
     width_ns: int,
 ) -> Overview:
-    """From kept bins of a level, and of the coarsest of a rank that has none so coarse."""
+    """Cells of the ranks in `rows` (of `Extent.ranks`) over a window on the shown clock, from kept
+    bins of a level, and of the coarsest of a rank that has none so coarse."""
     whole = at.window_ns or window
     is_whole = window[0] <= whole[0] and window[1] >= whole[1]
     if _is_moved(rows):
@@ -182,7 +180,7 @@ def live_bins(
     window: tuple[int, int],
     width_ns: int,
 ) -> Overview:
-    """From the events of the window themselves, in bins of any length."""
+    """The same from the events of the window themselves, in bins of any length."""
     start_ns, end_ns, columns = _borders(window, width_ns)
     text = sql_text("timeline_window.sql").partition("\nwith\n")[2]
     part = "_" + sql_text("covered_bins.sql").partition("\n_")[2].rstrip()

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import duckdb
 import polars as pl
 
 from ..views import open_views
 from .shared_axis import Extent, ahead_table
 
-_BOUNDS = """
-    select cast(coalesce(sum(event_count) filter (where {inside}), 0) as bigint) as least,
-        cast(coalesce(sum(event_count), 0) as bigint) as most
+_MOST = """
+    select cast(coalesce(sum(event_count), 0) as bigint)
     from (
         select level, event_count, bin_start_ns - coalesce(ahead_ns, 0) as start_ns, bin_width_ns
         from timeline_bins as b left join {ahead} as c on c.rank = b.rank
@@ -32,23 +29,17 @@ def chosen_events(table: str, ahead: str) -> str:
     )
 
 
-def event_bounds(
-    con: duckdb.DuckDBPyConnection,
-    at: Extent,
-    *,
-    ranks: Sequence[int] | None = None,
-    window_ns: tuple[int, int],
-) -> tuple[int, int]:
-    """At least and about at most how many kernels and operations a window holds, from the bins.
+def most_events(con: duckdb.DuckDBPyConnection, at: Extent, *, window_ns: tuple[int, int]) -> int:
+    """About how many kernels and operations a window holds at most, from the bins.
 
     Those that begin in the window and end after the last bin it touches are not among them.
     """
     open_views(con, ("timeline_bins",))
-    rows = at.of(ranks)
+    rows = at.ranks
     if rows.is_empty():
-        return 0, 0
+        return 0
     length_ns = max(window_ns[1] - window_ns[0], 1)
-    least = most = 0
+    most = 0
     # Ranks of unlike lengths have unlike levels.
     for finest, coarsest in set(rows["finest", "coarsest"].rows()):
         level = finest
@@ -57,18 +48,17 @@ def event_bounds(
         mine = rows.filter((pl.col("finest") == finest) & (pl.col("coarsest") == coarsest))
         ahead = mine["ahead_ns"].to_list()
         width_ns = 10**6 * 4**level
-        query = _BOUNDS.format(
+        query = _MOST.format(
             ahead=ahead_table(mine.filter(pl.col("ahead_ns") != 0)),
             place=at.place,
             ranks=of_ranks("b.rank", mine, at), level=level,
             start_ns=window_ns[0], end_ns=window_ns[1],
             from_ns=window_ns[0] + min(ahead) - width_ns,
             to_ns=window_ns[1] + max(ahead) + width_ns,
-            inside=f"start_ns >= {window_ns[0]} and start_ns + bin_width_ns <= {window_ns[1]}",
         )  # fmt: skip
-        ((here_least, here_most),) = con.execute(query).fetchall()
-        least, most = least + here_least, most + here_most
-    return least, most
+        ((count,),) = con.execute(query).fetchall()
+        most += count
+    return most
 
 
 def of_ranks(column: str, rows: pl.DataFrame, at: Extent) -> str:

@@ -107,7 +107,7 @@ def _cut(
     """A tile's columns of one rank, in order of lane and start."""
     rows = next(one for one in reversed(events_of_rank.rows) if one.level <= level)
     lanes = int(np.searchsorted(events_of_rank.events.lane_track, 1)) if is_first_track else None
-    places, lane = _touching(rows, from_ns, to_ns, lanes)
+    places, lane = _overlaps(rows, from_ns, to_ns, lanes)
     reaches_in = rows.start[places] < from_ns
     # Of what reaches in, only what can be seen; a row of several ends with its bucket.
     is_drawn = ~reaches_in | (rows.longest[places] >> level > 0) & (rows.count[places] == 1)
@@ -126,7 +126,7 @@ def _cut(
     }  # fmt: skip
 
 
-def _touching(
+def _overlaps(
     events: RankEvents | Rows, from_ns: int, to_ns: int, lanes_read: int | None = None
 ) -> tuple[Integers, Integers]:
     """Positions of the events that touch a stretch of time, in order, and the lane of each; of the
@@ -164,7 +164,7 @@ def timeline_measured(ranks: Mapping[int, RankEvents], from_ns: int, to_ns: int)
     """Rows of the metric, the most time first."""
     parts = [_EMPTY_MEASURE]
     for rank, events in ranks.items():
-        places, lane = _touching(events, from_ns, to_ns)
+        places, lane = _overlaps(events, from_ns, to_ns)
         kinds = [one.kind for one in events.tracks]
         cut = pl.DataFrame({
             "kind": pl.Series(kinds, dtype=pl.String).gather(events.lane_track[lane]),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -59,11 +60,9 @@ def main() -> int:
     rows, slowest = [], 0.0
     for name, load in loads().items():
         for basis, cost, nodes in (("tokens", TOKENS_ONLY, 1), ("time", TIMED, NODES)):
-            theirs, theirs_s = take(lambda load=load: eplb(load, devices=DEVICES, slots=SLOTS), 1)
+            theirs, theirs_s = take(partial(eplb, load, devices=DEVICES, slots=SLOTS), 1)
             ours, ours_s = take(
-                lambda load=load, cost=cost, nodes=nodes: search(
-                    load, devices=DEVICES, slots=SLOTS, nodes=nodes, cost=cost
-                ),
+                partial(search, load, devices=DEVICES, slots=SLOTS, nodes=nodes, cost=cost),
                 chosen.runs,
             )
             before, after = (max_over_mean(one, load) for one in (theirs, ours))

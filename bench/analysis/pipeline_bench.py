@@ -74,7 +74,9 @@ def error(frame: pl.DataFrame, stages: int) -> float:
 def main() -> int:
     """Times schedules, prints the table; 1 where the limit or the figures are missed."""
     chosen = arguments(__doc__)
-    cases = {"8 stages x 125": (8, 125, ("gpipe", "vpp", "dualpipev"))}
+    cases: dict[str, tuple[int, int, tuple[str, ...]]] = {
+        "8 stages x 125": (8, 125, ("gpipe", "vpp", "dualpipev")),
+    }
     if chosen.full:
         cases["1,000 stages"] = (1_000, 1, ("gpipe",))
     rows, longest, is_right = [], 0.0, True

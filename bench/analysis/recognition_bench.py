@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import time
 
-from bench.measure import verdict
+from bench.measure import arguments, verdict
 from tests.analysis.pipeline.random_jobs import random_job, recognise_job, verdict_on
 
 LEAST_RIGHT = 0.95
@@ -21,7 +21,7 @@ LEAST_RIGHT = 0.95
 
 def main() -> int:
     """Prints a line for each job that is not right, and the shares."""
-    jobs = [random_job(number) for number in range(100 if "--full" in sys.argv else 16)]
+    jobs = [random_job(number) for number in range(100 if arguments(__doc__).full else 16)]
     began = time.monotonic()
     right = exact = wrong = 0
     for job in jobs:
@@ -40,4 +40,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

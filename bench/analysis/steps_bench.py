@@ -2,7 +2,7 @@
 
 The limit it is held against is sorting the same intervals once, which no exact method does without:
 
-    .venv/bin/python -m bench.analysis.steps_bench [--full] [kernels [operations [threads]]]
+    .venv/bin/python -m bench.analysis.steps_bench [--full] [--runs N]
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from collections.abc import Callable
 import duckdb
 import polars as pl
 
-from bench.measure import report
+from bench.measure import arguments, report
 from npuscope.analysis.catalog import metric
 from npuscope.collector import schema
 
 STEPS = 20
-RUNS = 3
 START_NS = 1_736_405_443_862_052_130
 KERNEL_PERIOD_NS = 20_000
 
@@ -85,22 +84,21 @@ def expected(kernels: pl.DataFrame, ops: pl.DataFrame) -> list[tuple[int, int, i
     return found
 
 
-def best_s(run: Callable[[], object]) -> float:
+def best_s(run: Callable[[], object], runs: int) -> float:
     """Seconds of the fastest of several runs."""
     times = []
-    for _ in range(RUNS):
+    for _ in range(runs):
         began = time.perf_counter()
         run()
         times.append(time.perf_counter() - began)
     return min(times)
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Check the answer, time it, print its ratio to the limit."""
-    sizes = [int(float(argument)) for argument in arguments if argument != "--full"]
-    usual = (10_000_000, 1_000_000, 0) if "--full" in arguments else (1_000_000, 100_000, 0)
-    kernel_count, op_count, threads = (*sizes, *usual[len(sizes) :])
-    con = duckdb.connect(config={"threads": threads} if threads else {})
+    chosen = arguments(__doc__)
+    kernel_count, op_count = (10_000_000, 1_000_000) if chosen.full else (1_000_000, 100_000)
+    con = duckdb.connect()
     fill(con, kernel_count, op_count)
     sql = metric("steps").sql
     kernels, ops = intervals(con, "kernels"), intervals(con, "comm_ops")
@@ -109,8 +107,8 @@ def main(arguments: list[str]) -> int:
         print("steps: WRONG, another algorithm gives other figures")
         return 1
     both = pl.concat([kernels, ops])
-    ours_s = best_s(lambda: con.execute(sql).fetchall())
-    limit_s = best_s(lambda: both.sort("start_ns"))
+    ours_s = best_s(lambda: con.execute(sql).fetchall(), chosen.runs)
+    limit_s = best_s(lambda: both.sort("start_ns"), chosen.runs)
     report(
         "The breakdown of steps against one sort",
         f"steps of {kernel_count:,} kernels x {op_count:,} operations: {ours_s:.2f} s,"
@@ -122,4 +120,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -96,7 +96,12 @@ def fit(runs: Iterable[Run], start: Constants | None = None, most: int = 12) -> 
 
     began = prior if start is None else np.log([start[name] for name in names])
     found = least_squares(
-        residuals, began, max_nfev=most, x_scale=spread, ftol=1e-3, diff_step=1e-3
+        residuals,
+        began,
+        max_nfev=most,
+        x_scale=spread,
+        ftol=1e-3,
+        diff_step=np.full(prior.size, 1e-3),
     )
     return constants(found.x)
 
@@ -168,6 +173,7 @@ def of_usual_mfu(runs: list[Run]) -> Floats:
 def main() -> int:
     """Predicts every family without it, prints the score."""
     options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--full", action="store_true", help="changes nothing: all runs are taken")
     options.add_argument("--fit", action="store_true", help="write constants and intervals")
     options.add_argument("--truth", type=Path, default=DATA / "runs.json")
     options.add_argument("--score", type=Path, default=DATA / "score.py")

@@ -13,6 +13,7 @@ import time
 
 import polars as pl
 
+from bench.measure import arguments
 from npuscope.analysis.flops.model.describe import model_of
 from npuscope.analysis.strategy.describe import machine_of, space_of
 from npuscope.analysis.strategy.search import search
@@ -26,6 +27,7 @@ SWITCHES = "fb_overlap=1,node_exchange=1"
 
 def main() -> int:
     """Searches, prints the rate and the place."""
+    arguments(__doc__)
     model, machine = model_of("pangu-ultra-moe-718b"), machine_of("910B3")
     began = time.process_time()
     found = search(model, machine, NPUS, space_of(f"gbs={SEQUENCES},seq={TOKENS},{SWITCHES}"))

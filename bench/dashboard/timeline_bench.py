@@ -25,7 +25,7 @@ import duckdb
 from bench.analysis import ranks_bench
 from bench.dashboard import timeline_in_browser
 from bench.inputs.stores import publish
-from bench.measure import commit, report, table
+from bench.measure import arguments, commit, report, table
 from npuscope.analysis.summaries import summaries
 from npuscope.analysis.timeline.bins import overview
 from npuscope.analysis.timeline.rank_events import device_events
@@ -155,9 +155,9 @@ def pages(stores: Mapping[str, tuple[Path, int]]) -> tuple[str, bool]:
     return f"{table(header, rows)}\n\n{table(('data', *limits), over)}", is_met
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Measures and prints."""
-    scale = 1 if "--full" in arguments else 10
+    scale = 1 if arguments(__doc__).full else 10
     path = publish(RANKS, KERNELS // scale, OPS // scale)
     spent = with_bins(path)
     lines = [f"steps and bins of {RANKS} x {KERNELS // scale:,} kernels: {spent:.1f} CPU-s"]
@@ -186,4 +186,4 @@ def tell(title: str, rows: list[Row]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -142,4 +142,4 @@ def _rest(server: psutil.Process, seen: Visit) -> None:
 
 def _cpu_ms(process: psutil.Process) -> float:
     used = process.cpu_times()
-    return 1e3 * (used.user + used.system)
+    return 1e3 * float(used.user + used.system)

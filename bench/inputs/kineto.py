@@ -28,7 +28,12 @@ from npuscope.sample_traces.forms.kineto import (
 
 _INSTANT = r'"ts": (\d+)(?=\.)'
 _NESTED = ("aten::empty", "aten::as_strided", "aten::view", "aten::contiguous")
-_DIMS = ([[2048, 1024], [1024, 3072]], [[2048, 1, 1024], [], [], [], []], [[4096, 1024]], [[], []])
+_DIMS: tuple[list[list[int]], ...] = (
+    [[2048, 1024], [1024, 3072]],
+    [[2048, 1, 1024], [], [], [], []],
+    [[4096, 1024]],
+    [[], []],
+)
 _FRAMES = (
     "torch/nn/modules/module.py(1747): _call_impl",
     "torch/nn/modules/module.py(1736): _wrapped_call_impl",

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from ..model import RankSource
 from ..wall_clock import EPOCH_FROM_NS
 
-UNDATED = "undated"
+UNDATED_NAME = "undated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def _spans_by_name(spans: list[_Span], stored_captures: list[KnownCapture]) -> d
 def capture_name(start_ns: int | None) -> str:
     """`20250109T084753.886Z` for an epoch start, `device-<ns>` for another clock, `undated`."""
     if start_ns is None:
-        return UNDATED
+        return UNDATED_NAME
     if start_ns < EPOCH_FROM_NS:
         return f"device-{start_ns}"
     seconds, rest_ns = divmod(start_ns, 10**9)
@@ -182,7 +182,7 @@ def _place_undated(
     if len(dated) == 1 and source.rank not in dated[0].members:
         dated[0].members[source.rank] = source
         return
-    undated = spans.setdefault(UNDATED, _Span(None, None, {}))
+    undated = spans.setdefault(UNDATED_NAME, _Span(None, None, {}))
     source_here = undated.members.get(source.rank)
     if source_here is None:
         undated.members[source.rank] = source

@@ -8,7 +8,7 @@
 Where several are found, each capture gets the one nearest to its ranks, or several that hold parts
 of one job, see `expert_choice`. They are kept with one rank of each capture, published and dropped
 with it. Whoever brings a store up to date without naming the folder keeps it as it was read, see
-`logged`.
+`logged_file`.
 """
 
 from __future__ import annotations
@@ -113,13 +113,13 @@ def folder_files(folder: Path) -> tuple[SourceFile, ...]:
     """Files with loads and placements in a folder, of dumps also one folder deeper (one for each
     node); none where nothing there counts tokens."""
     files = _list_files(folder)
-    if _counting(files):
+    if _has_counts(files):
         return tuple(files)
     for inner in _folders(folder):
         deeper = _list_files(inner)
         if any(Path(file.path).name == CONFIG for file in deeper):
             files += deeper
-    return tuple(files) if _counting(files) else ()
+    return tuple(files) if _has_counts(files) else ()
 
 
 def joined_files(folders: Sequence[Path]) -> tuple[SourceFile, ...] | None:
@@ -154,20 +154,20 @@ def require_loads(folder: Path) -> None:
 def expert_holders(
     holders_here: Sequence[tuple[str, RankSource]],
     sources: Sequence[tuple[str, RankSource]],
-    published: Sequence[Manifest],
+    manifests: Sequence[Manifest],
     loads: Mapping[str, Sequence[Path]],
     *,
     is_given: bool,
 ) -> Mapping[str, int]:
-    """By capture, the rank to read its `loads` with: as `logged.holders` where the user gave them.
+    """By capture, the rank to read its `loads` with: as `train_logs.holders` where they are given.
 
     Else the lowest chosen of captures that have none yet, and the one that has them where there are
     more parts of them by now.
     """
     if is_given:
-        return holders(holders_here, sources, published, rule=RULE, option=OPTION)
+        return holders(holders_here, sources, manifests, rule=RULE, option=OPTION)
     lowest = dict(sorted(((capture, s.rank) for capture, s in sources), reverse=True))
-    for one in published:
+    for one in manifests:
         if RULE not in one.rules or one.capture not in lowest:
             continue
         now = {storable(str(folder)) for folder in loads.get(one.capture, ())}
@@ -238,7 +238,7 @@ def expert_facts(rules: Mapping[str, str]) -> ExpertFacts | None:
     return ExpertFacts("hook" if source == "hook" else "dump", **counts)
 
 
-def _counting(files: Sequence[SourceFile]) -> bool:
+def _has_counts(files: Sequence[SourceFile]) -> bool:
     return any(counts_tokens(Path(file.path).name) for file in files)
 
 

@@ -25,7 +25,7 @@ from ..store.manifest import Manifest
 def holders(
     candidates: Sequence[tuple[str, RankSource]],
     sources: Sequence[tuple[str, RankSource]],
-    published: Sequence[Manifest],
+    manifests: Sequence[Manifest],
     *,
     rule: str = RULE,
     option: str = "--train-log",
@@ -40,7 +40,7 @@ def holders(
     there = {(capture, source.rank) for capture, source in candidates}
     places_of = {(capture, source.rank) for capture, source in sources}
     holding = dict(sorted(places_of, reverse=True))
-    for one in published:
+    for one in manifests:
         if (
             rule not in one.rules
             or one.capture not in holding

@@ -75,7 +75,7 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
         outside = "and t.op_id not in (select op_id from _outside_ops)"
     _assign_steps(con, "kernels")
     _assign_steps(con, "comm_ops", outside)
-    stepless = (f"exists(from {t} where step is null)" for t in _STEPPED)
+    stepless = (f"exists(from {t} where step is null)" for t in _TABLES_WITH_STEPS)
     if scalar(con, f"select {' or '.join(stepless)}"):  # as msprof tells them, in whatever folder
         run(con, statements["measured_steps"])
     _describe(con, source, log)
@@ -94,7 +94,7 @@ _PLACES = {
     "comm_ops": "device_id, stream_id, group_hash, name, start_ns, dur_ns",
 }
 # What HCCL measured; what a row of it must know for an equal one to be the same.
-_STEPPED = ("comm_times", "comm_links", "comm_matrix")
+_TABLES_WITH_STEPS = ("comm_times", "comm_links", "comm_matrix")
 _MEASURES = {"comm_times": "start_ns", "comm_matrix": "size_bytes"}
 
 

@@ -6,14 +6,14 @@ What an ingest was asked for is remembered with the run: whoever only wants up-t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from .. import schema
-from ..discover.captures import KnownCapture, assign
+from ..discover.captures import Assignment, KnownCapture, assign
 from ..discover.expert_choice import chosen_folders
 from ..discover.expert_folders import current_loads, expert_holders, recorded_files, with_loads
 from ..discover.kineto_files import has_same_rules, with_rules
@@ -81,7 +81,7 @@ def make_plan(
     read nor gone. None: whatever the ranks that are there have, and the others as it was asked for
     last. Of the ranks that are there `shard` takes its share, and problems are told by the first.
     `train_log` and the folder `expert_load` (None: one that is found below `path`) are read with
-    one rank of each capture, see `logged` and `expert_folders`. Raises UsageError.
+    one rank of each capture, see `logged_file` and `expert_folders`. Raises UsageError.
     """
     published = manifests(store, run=run)
     assignment = assign(discovery.ranks, _known_captures(published))
@@ -111,16 +111,14 @@ def make_plan(
     looked_at = {(capture, source.rank) for capture, source in sources}
     lost = torn(store, [m for m in published if (m.capture, m.rank) in looked_at])
     for capture, source in share_of(shard, sources) if shard else sources:
-        source = with_rules(source)
         current = read_manifest(rank_folder(store, run, capture, source.rank))
         log = train_log if holding.get(capture) == source.rank else None
-        source = with_log(source, logged_file(current, log))
-        if counting.get(capture) == source.rank:
-            source = with_loads(source, recorded_files(current, loads.get(capture)))
-            if capture in unclear:
-                source = replace(source, warnings=(*source.warnings, unclear[capture]))
-        else:
-            source = with_loads(source, recorded_files(current, None))
+        source = with_log(with_rules(source), logged_file(current, log))
+        is_counting = counting.get(capture) == source.rank
+        folders = loads.get(capture) if is_counting else None
+        source = with_loads(source, recorded_files(current, folders))
+        if is_counting and capture in unclear:
+            source = replace(source, warnings=(*source.warnings, unclear[capture]))
         selection_of_rank = _asked_of(source.rank, current, selection, remembered)
         if selection_of_rank is None:
             continue
@@ -147,21 +145,20 @@ def make_plan(
         and Path(m.source_root).is_relative_to(root)
         and (selection is None or selection.has_rank(m.rank))
     ]
-    problems = list(discovery.problems)
-    problems += [
-        Problem(
+    problems = () if shard and shard.index else (*discovery.problems, *_passed_over(assignment))
+    captures: dict[str, frozenset[int]] = {}
+    for capture, source in sources:
+        captures[capture] = captures.get(capture, frozenset()) | {source.rank}
+    return Plan(run, tuple(tasks), tuple(unchanged), tuple(vanished), problems, captures)
+
+
+def _passed_over(assignment: Assignment) -> Iterator[Problem]:
+    for dropped, winner in assignment.passed_over:
+        yield Problem(
             dropped.root,
             f"rank {dropped.rank} was also profiled at the same time in {winner.root}, which ended"
             " last and is used",
         )
-        for dropped, winner in assignment.passed_over
-    ]
-    if shard and shard.index:
-        problems = []
-    captures: dict[str, frozenset[int]] = {}
-    for capture, source in sources:
-        captures[capture] = captures.get(capture, frozenset()) | {source.rank}
-    return Plan(run, tuple(tasks), tuple(unchanged), tuple(vanished), tuple(problems), captures)
 
 
 def remember(store: Path, run: str, path: Path, selection: Selection) -> None:

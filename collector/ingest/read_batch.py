@@ -248,7 +248,7 @@ def _segment(generation: str, name: str, row_count: int, version: str = "") -> S
 
 
 def _publish(
-    staged: Path,
+    staging: Path,
     ranks: Sequence[_RankRows],
     summaries: Mapping[str, tuple[str, Mapping[int, int]]],
 ) -> dict[int, RankOutcome]:
@@ -266,11 +266,11 @@ def _publish(
         )
         for g in ranks
     ]
-    files = _written_files(staged, name, whole)
+    files = _written_files(staging, name, whole)
     manifests = [_with_sizes(manifest, files) for manifest in whole]
     batch = Batch({manifest.rank: generation for manifest in manifests}, list(files.values()))
-    (staged / LISTING).write_bytes(msgspec.json.encode(batch))
-    publish_folder(staged, name)
+    (staging / LISTING).write_bytes(msgspec.json.encode(batch))
+    publish_folder(staging, name)
     outcomes: dict[int, RankOutcome] = {}
     for g, manifest in zip(ranks, manifests, strict=True):
         store_path = Path(g.task.store)
@@ -283,12 +283,12 @@ def _publish(
         if result.out_of_space:
             break
     if all(outcome.error is not None for outcome in outcomes.values()):
-        discard(staged.parent / name)
+        discard(staging.parent / name)
     return outcomes
 
 
 def _written_files(
-    staged: Path, folder: str, manifests: Sequence[Manifest]
+    staging: Path, folder: str, manifests: Sequence[Manifest]
 ) -> dict[str, SharedFile]:
     """The written files by table, with the ranks that have rows in them."""
     files: dict[str, SharedFile] = {}
@@ -298,7 +298,7 @@ def _written_files(
             if one.row_count:
                 having.setdefault((table, one.version), []).append((manifest.rank, one.row_count))
     for (table, version), segments in having.items():
-        path = staged / shared_name(table)
+        path = staging / shared_name(table)
         rows = sum(n for _, n in segments)
         ranks = [rank for rank, _ in segments]
         files[table] = SharedFile(

@@ -34,7 +34,7 @@ from ..readers.trust import (
     KINETO,
     MAIN_DB,
     READERS,
-    SHARED,
+    SHARED_TABLES,
     SUPPLEMENTS,
     TIMELINE,
     TRACE,
@@ -223,9 +223,9 @@ def fill_tables(
     return ReadFacts(failed, unconfirmed, _leave_out(con, source, reading))
 
 
-def generation_of(staged: Path) -> str:
+def generation_of(staging: Path) -> str:
     """The name of what was written to a staging folder."""
-    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{staged.name[-12:]}"
+    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{staging.name[-12:]}"
 
 
 def manifest_of(
@@ -322,7 +322,7 @@ def _run_readers(
         sizes = (file.size_bytes for role in present for file in source.files[role])
         size = sum(sizes) // source.shared_by
         tables_of = fillable & tables if present else frozenset()
-        missing = tables_of - (filled - SHARED - SUPPLEMENTS)
+        missing = tables_of - (filled - SHARED_TABLES - SUPPLEMENTS)
         if reader == MAIN_DB and not has_steps(source) and "trace" in source.files:
             missing -= {"host_ops"}
         if not missing or _is_spared(con, source, reader, missing):
@@ -340,7 +340,7 @@ def _run_readers(
             failed[str(path)] = error_line(error)
             if reader not in FILE_BY_FILE:
                 # Half a table would give figures that look whole.
-                for table in missing - SHARED:
+                for table in missing - SHARED_TABLES:
                     con.execute(f'delete from "{table}"')
             reading.warn("not read: {error}", error=error_line(error))
         trace = source.path("trace")

@@ -66,7 +66,7 @@ _ARROW: dict[SqlType, pa.DataType] = {
 
 
 # Of pragma table_xinfo: 2 and 3 stand for computed columns.
-_GENERATED = "exists (select 1 from pragma_table_xinfo(m.name) x where x.hidden >= 2)"
+_HAS_GENERATED_COLUMN = "exists (select 1 from pragma_table_xinfo(m.name) x where x.hidden >= 2)"
 
 
 @dataclass(slots=True)
@@ -336,7 +336,7 @@ def _tables(file: SqliteFile) -> dict[str, dict[str, str]]:
     rest = (
         "from sqlite_master m join pragma_table_info(m.name) p"
         " where m.type = 'table' and m.rootpage > 0 and m.name not like 'sqlite\\_%' escape '\\'"
-        f" and not {_GENERATED}"
+        f" and not {_HAS_GENERATED_COLUMN}"
     )
     for row in file.select(columns, rest).read_all().to_pylist():
         tables.setdefault(row["table"], {})[row["column"]] = row["type"]
@@ -348,7 +348,7 @@ def _views(file: SqliteFile) -> dict[str, str]:
     columns: dict[str, tuple[SqlType, str]] = {"name": ("text", "m.name")}
     view = "m.type = 'view' or m.type = 'table' and coalesce(m.rootpage, 0) <= 0"
     views = dict.fromkeys(_names(file, columns, view), "is a view and no table")
-    computed = _names(file, columns, f"m.type = 'table' and {_GENERATED}")
+    computed = _names(file, columns, f"m.type = 'table' and {_HAS_GENERATED_COLUMN}")
     return views | dict.fromkeys(computed, "has computed columns")
 
 

@@ -101,7 +101,7 @@ READERS: tuple[tuple[tuple[Role, ...], str, frozenset[str]], ...] = (
 # Readers whose good files stand where another cannot be read.
 FILE_BY_FILE = (_HCCL, _MEMORY)
 # Tables that more than one reader adds to.
-SHARED = frozenset({"ranks", "groups"})
+SHARED_TABLES = frozenset({"ranks", "groups"})
 # Tables to which a later reader adds kinds of rows that an earlier one has none of.
 SUPPLEMENTS = frozenset({"memory"})
 

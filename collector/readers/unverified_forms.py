@@ -56,7 +56,7 @@ def _any(*tables_where: tuple[str, str]) -> str:
     )
 
 
-UNVERIFIED: tuple[UnverifiedForm, ...] = (
+UNVERIFIED_FORMS: tuple[UnverifiedForm, ...] = (
     UnverifiedForm(
         "mindspore", "everything in a MindSpore export (text, DB and their units)",
         frameworks=("mindspore",),
@@ -164,16 +164,16 @@ def unverified_keys(con: duckdb.DuckDBPyConnection, source: RankSource, log: Rea
     """Keys of what a rank has of the list; its staging tables are filled and linked."""
     if source.framework == "kineto":  # the others are about parts of Ascend's profiles
         return ["kineto"]
-    queries = [f"(select '{one.key}' where {one.sql})" for one in UNVERIFIED if one.sql]
+    queries = [f"(select '{one.key}' where {one.sql})" for one in UNVERIFIED_FORMS if one.sql]
     keys = {key for (key,) in run(con, " union all ".join(queries)).fetchall()}
-    for one in UNVERIFIED:
+    for one in UNVERIFIED_FORMS:
         name, variants = one.rule
         if source.framework in one.frameworks or log.rules.get(name) in variants:
             keys.add(one.key)
-    return [one.key for one in UNVERIFIED if one.key in keys]
+    return [one.key for one in UNVERIFIED_FORMS if one.key in keys]
 
 
 def unverified_parts(keys: list[str]) -> list[str]:
     """What manifests' keys stand for; a key of another version stays as it is."""
-    texts = {one.key: one.what for one in UNVERIFIED}
+    texts = {one.key: one.what for one in UNVERIFIED_FORMS}
     return list(dict.fromkeys(texts.get(key, key) for key in keys))

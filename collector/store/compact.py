@@ -6,7 +6,7 @@
 
 Rows stand in order of ranks, so that a query for one rank reads that part of the file only. Nothing
 that is published changes: the merged files are written aside, then `compacted.json` is replaced
-once (see `compacted`). Killed at any moment, a compaction leaves the capture as it was. Segments
+once (see `compact_files`). Killed at any moment, it leaves the capture as it was. Segments
 that were merged stay for readers of the moment until a sweep.
 """
 
@@ -199,16 +199,16 @@ def _pieces(folder: Path, capture_manifests: Sequence[Manifest]) -> dict[_Key, l
 
 
 def _merge(
-    staged: Path, small: dict[_Key, list[_Piece]], target_bytes: int, memory_bytes: int
+    staging: Path, small: dict[_Key, list[_Piece]], target_bytes: int, memory_bytes: int
 ) -> Iterator[SharedFile]:
     """Write the pieces of each key into files of about `target_bytes`."""
     number = 0
-    with contextlib.closing(connect(staged, memory_bytes=memory_bytes)) as con:
+    with contextlib.closing(connect(staging, memory_bytes=memory_bytes)) as con:
         for (table, version, _), pieces in sorted(small.items()):
             expected = sum(piece.row_count for piece in pieces)
             written = 0
             for part in _parts(pieces, target_bytes):
-                path = staged / f"{table}-{number}.parquet"
+                path = staging / f"{table}-{number}.parquet"
                 number += 1
                 row_count = int(scalar(con, _copy_sql(part, path)))
                 written += row_count
@@ -221,7 +221,7 @@ def _merge(
                     f"{table}: {expected} rows expected in the merged file, {written} found:"
                     " nothing is changed; read the profiles again with --force"
                 )
-    shutil.rmtree(staged / SPILL, ignore_errors=True)
+    shutil.rmtree(staging / SPILL, ignore_errors=True)
 
 
 def _parts(pieces: Sequence[_Piece], target_bytes: int) -> Iterator[list[tuple[int, _Piece]]]:

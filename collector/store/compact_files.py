@@ -27,7 +27,7 @@ from .batches import Batch, SharedFile, read_batch
 from .folder_handles import require_regular
 from .manifest import Manifest, Segment, by_capture, folder_value, rank_folder, update
 
-COMPACTED = "compacted.json"
+COMPACT_FILE = "compacted.json"
 
 
 class CompactFiles(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class Use:
 def read_compacted(capture_folder: Path) -> CompactFiles:
     """A capture's compact files; none where nothing was compacted."""
     try:
-        return read_own(capture_folder / COMPACTED, CompactFiles, most_bytes=LIST_BYTES)
+        return read_own(capture_folder / COMPACT_FILE, CompactFiles, most_bytes=LIST_BYTES)
     except (OSError, msgspec.MsgspecError):
         return CompactFiles()
 
@@ -73,7 +73,7 @@ def exchange_compacted(
             former = decode(content or b"", CompactFiles)
         return msgspec.json.encode(change(former))
 
-    update(capture_folder / COMPACTED, rewrite)
+    update(capture_folder / COMPACT_FILE, rewrite)
 
 
 def segment(manifest: Manifest, table: str, version: str) -> Segment | None:
@@ -85,17 +85,17 @@ def segment(manifest: Manifest, table: str, version: str) -> Segment | None:
 def in_use(
     capture_folder: Path,
     rank_manifests: Collection[Manifest],
-    compacted: CompactFiles | None = None,
+    compact_files: CompactFiles | None = None,
 ) -> list[Use]:
     """Files of several ranks that count for ranks of one capture; each table of a rank in one at
     most: one that `compact` made before one of ranks that were read together.
 
-    `compacted` is the capture's list of compact files, where it is known."""
+    `compact_files` is the capture's list of compact files, where it is known."""
     manifests = {manifest.rank: manifest for manifest in rank_manifests}
     together = dict.fromkeys(manifest.batch for manifest in rank_manifests if manifest.batch)
     read = (read_batch(capture_folder, name) for name in together)
-    compacted = compacted or read_compacted(capture_folder)
-    batches = [*compacted.batches, *(batch for batch in read if batch)]
+    compact_files = compact_files or read_compacted(capture_folder)
+    batches = [*compact_files.batches, *(batch for batch in read if batch)]
     ranks_by_table: dict[tuple[str, str], set[int]] = defaultdict(set)
     uses: list[Use] = []
     for batch in batches:

@@ -31,7 +31,7 @@ from ..staging import SPILL, connect, scalar
 from . import store
 from .folder_handles import discard, make_staging, require_regular, touch
 from .manifest import (
-    DROPPED,
+    DROPPED_FILE,
     MANIFEST,
     Manifest,
     Segment,
@@ -41,7 +41,7 @@ from .manifest import (
     write_atomically,
 )
 
-DERIVED = "derived"
+DERIVED_FOLDER = "derived"
 GENERATION = re.compile("[A-Za-z0-9]{1,64}-[0-9a-f]{12}")
 MEMORY_BYTES = 1 << 30
 
@@ -82,7 +82,7 @@ def digest_of(members: Iterable[Manifest], version: str) -> str:
 
 def derived_folder(store_path: Path, run: str, capture: str) -> Path:
     """Where a capture's tier lies."""
-    return rank_folder(store_path, run, capture, 0).parent / DERIVED
+    return rank_folder(store_path, run, capture, 0).parent / DERIVED_FOLDER
 
 
 def read_derived(folder: Path) -> DerivedTier | None:
@@ -93,9 +93,9 @@ def read_derived(folder: Path) -> DerivedTier | None:
         return None
 
 
-def generations(derived: DerivedTier) -> set[str]:
+def generations(tier: DerivedTier) -> set[str]:
     """Names of the folders that its files lie in: one, or none where no table has rows."""
-    return {segment.file.partition("/")[0] for segment in derived.tables.values()} - {""}
+    return {segment.file.partition("/")[0] for segment in tier.tables.values()} - {""}
 
 
 def current(folder: Path, digest: str) -> dict[str, str] | None:
@@ -136,7 +136,7 @@ def bring_up_to_date(
     paths = current(folder, digest)
     if paths is not None:
         return paths
-    if (folder.parent / DROPPED).exists():
+    if (folder.parent / DROPPED_FILE).exists():
         raise FileNotFoundError(f"{folder.parent}: is being dropped")
     staged = make_staging(folder)
     try:
@@ -150,17 +150,17 @@ def _compute(
     store_path: Path,
     members: Sequence[Manifest],
     derive: Derive,
-    staged: Path,
+    staging: Path,
     summaries: Mapping[str, str] | None,
     memory_bytes: int,
 ) -> dict[str, Segment]:
-    """Write the results of one capture into `staged`; no file for a table without rows."""
+    """Write the results of one capture into `staging`; no file for a table without rows."""
     written: dict[str, Segment] = {}
     threads = os.cpu_count() or 1
-    with contextlib.closing(connect(staged, memory_bytes=memory_bytes, threads=threads)) as con:
+    with contextlib.closing(connect(staging, memory_bytes=memory_bytes, threads=threads)) as con:
         store.create_views(con, store_path, members, summaries)
         for result in derive(con):
-            path = staged / f"{result.name}.parquet"
+            path = staging / f"{result.name}.parquet"
             target = sql_literal(str(path))
             query = f"copy ({result.query}) to {target} ({store.PARQUET})"
             row_count = int(scalar(con, query))
@@ -169,20 +169,20 @@ def _compute(
             else:
                 path.unlink()
                 written[result.name] = Segment("", 0, 0)
-    shutil.rmtree(staged / SPILL, ignore_errors=True)
+    shutil.rmtree(staging / SPILL, ignore_errors=True)
     return written
 
 
 def _publish(
-    folder: Path, staged: Path, digest: str, written: Mapping[str, Segment]
+    folder: Path, staging: Path, digest: str, written: Mapping[str, Segment]
 ) -> dict[str, str]:
     """Sync and rename the staged folder, then replace the manifest: all tables at once.
 
     The name is this process's own: a folder that another one published is never touched.
     """
-    name = f"{digest}-{staged.name[-12:]}"
+    name = f"{digest}-{staging.name[-12:]}"
     superseded = read_derived(folder)
-    publish_folder(staged, name)
+    publish_folder(staging, name)
     segments = {
         table: Segment(
             f"{name}/{segment.file}" if segment.file else "", segment.row_count, segment.size_bytes

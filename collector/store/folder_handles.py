@@ -19,7 +19,7 @@ import stat
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from npuscope.errors import StoreError
@@ -63,7 +63,7 @@ def handle(path: Path, *, make: bool = False) -> Iterator[int]:
         if name.startswith("run=") and "".join(parts[place + 1 : place + 2])[:8] in ("", "capture=")
     ]
     begin = begins[-1] if begins else len(parts)
-    with _closing(os.open(Path(*parts[:begin]), _FOLDER)) as at:
+    with _close_after(os.open(Path(*parts[:begin]), _FOLDER)) as at:
         yield from _walk(at, parts[begin:], make, Path(*parts[:begin]))
 
 
@@ -85,12 +85,12 @@ def _walk(at: int, names: Sequence[str], make: bool, place: Path) -> Iterator[in
                 # The system was told the name alone, and who reads the error needs all of it.
                 error.filename = str(Path(place, *names[: nth + 1]))
                 raise
-            at = stack.enter_context(_closing(inner))
+            at = stack.enter_context(_close_after(inner))
         yield at
 
 
 @contextlib.contextmanager
-def _closing(descriptor: int) -> Iterator[int]:
+def _close_after(descriptor: int) -> Iterator[int]:
     try:
         yield descriptor
     finally:
@@ -104,7 +104,7 @@ def make_private(folder: Path) -> None:
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(0o700)
-    with _closing(os.open(folder, _FOLDER | os.O_NOFOLLOW)) as at:
+    with _close_after(os.open(folder, _FOLDER | os.O_NOFOLLOW)) as at:
         state = os.fstat(at)
         if state.st_uid != os.geteuid():
             raise PermissionError(errno.EACCES, "it is somebody else's", str(folder))
@@ -146,23 +146,26 @@ def require_regular(folder: Path, files: Iterable[str]) -> None:
         names_by_folder[parent].add(name)
     with contextlib.suppress(FileNotFoundError), handle(folder) as at:
         for parent, names in names_by_folder.items():
-            odd: set[str] = set()
-            try:
-                with below(at, *parent.split("/")) as inner, os.scandir(inner) as entries:
-                    for entry in entries:
-                        if entry.name in names and not entry.is_file(follow_symlinks=False):
-                            odd.add(entry.name)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                if error.errno not in (errno.ENOTDIR, errno.ELOOP):
-                    raise
-                odd.add("")
-            for name in odd:
+            for name in _no_files(at, parent, names):
                 raise StoreError(
                     f"{folder / parent / name}: not a regular file or folder, maybe a link: links"
                     " in a store are not followed; remove it and ingest the profile again"
                 )
+
+
+def _no_files(at: int, parent: str, names: Collection[str]) -> list[str]:
+    """Names in a folder below a handle that are no files; '' where that is no folder itself."""
+    try:
+        with below(at, *parent.split("/")) as inner, os.scandir(inner) as entries:
+            return [
+                e.name for e in entries if e.name in names and not e.is_file(follow_symlinks=False)
+            ]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        return [""]
 
 
 def write_whole(path: Path, content: bytes, temporary: str) -> None:

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from npuscope.errors import StoreError
-from npuscope.messages import Stored, restore_text
+from npuscope.messages import StoredText, restore_text
 
 from .. import schema
 from ..model import Option, storable
@@ -43,7 +43,7 @@ INDEX = "index.json"
 MARKER = "npuscope-store.json"
 # In the second line of a page that carries tables.
 BUNDLE_HEAD = b"<!-- npuscope bundle 1 -->"
-DROPPED = "dropped"
+DROPPED_FILE = "dropped"
 # 2: a rank's rows may stand in files that it shares with others, or be a selection only.
 # 3: they may have been written into such files, see `batches`.
 LAYOUT = 3
@@ -99,7 +99,7 @@ class Manifest(msgspec.Struct, frozen=True):
     tables: dict[str, Segment]
     summaries: dict[str, Segment]
     rules: dict[str, str] = {}
-    kept_warnings: list[Stored] = msgspec.field(default_factory=list, name="warnings")
+    kept_warnings: list[StoredText] = msgspec.field(default_factory=list, name="warnings")
     failed_files: dict[str, str] = {}
     rows_lost: int = 0
     bytes_lost: int = 0
@@ -247,7 +247,7 @@ def capture_manifests(folder: Path) -> list[Manifest]:
 
     None of a capture that is being dropped.
     """
-    if (folder / DROPPED).exists():
+    if (folder / DROPPED_FILE).exists():
         return []
     index = read_index(folder)
     manifests: list[Manifest] = []
@@ -297,7 +297,7 @@ def odd_places(store: Path, keys: Iterable[tuple[str, str, int]]) -> list[Path]:
         odd += _links(run, "capture=")
         for capture in children(run, "capture="):
             odd += _links(capture, "rank=")
-            if not (capture / DROPPED).exists():
+            if not (capture / DROPPED_FILE).exists():
                 names_of = read[folder_value(run.name), folder_value(capture.name)]
                 ranks = [capture / rank for rank in child_names(capture, "rank=")
                          if rank not in names_of]  # fmt: skip
@@ -368,10 +368,10 @@ def write_index(folder: Path) -> None:
     )
 
 
-def publish_folder(staged: Path, name: str) -> None:
+def publish_folder(staging: Path, name: str) -> None:
     """Give a written staging folder its lasting name; from there on it is as open to others as the
     folder that it lies in. What is in it survives a power cut."""
-    with handle(staged.parent) as at, below(at, staged.name) as inner:
+    with handle(staging.parent) as at, below(at, staging.name) as inner:
         for file in os.listdir(inner):
             descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=inner)
             try:
@@ -380,9 +380,9 @@ def publish_folder(staged: Path, name: str) -> None:
                 os.close(descriptor)
         os.fchmod(inner, stat.S_IMODE(os.fstat(at).st_mode))
         sync(inner)
-        os.rename(staged.name, name, src_dir_fd=at, dst_dir_fd=at)
+        os.rename(staging.name, name, src_dir_fd=at, dst_dir_fd=at)
         sync(at)
-    mirror.upload(staged.parent / name)
+    mirror.upload(staging.parent / name)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -409,12 +409,12 @@ def update(path: Path, change: Callable[[bytes | None], bytes | None]) -> None:
         write_whole(path, content, staging_name())
 
 
-def remove(path: Path, expected: Callable[[bytes], bool] = lambda content: True) -> bool:
+def remove(path: Path, is_expected: Callable[[bytes], bool] = lambda content: True) -> bool:
     """Remove a small file of a store where its content is as expected; returns whether it is gone.
 
     In a bucket, an empty object says so: putting it is one step, which a condition can be put on.
     """
-    gone = mirror.remove(path, expected)
+    gone = mirror.remove(path, is_expected)
     if gone is None:
         unlink(path)
         return True

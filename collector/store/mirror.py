@@ -220,13 +220,13 @@ def update(path: Path, change: Callable[[bytes | None], bytes | None]) -> bool:
     return True
 
 
-def remove(path: Path, expected: Callable[[bytes], bool]) -> bool | None:
+def remove(path: Path, is_expected: Callable[[bytes], bool]) -> bool | None:
     """As `manifest.remove`, where the file is kept in a bucket; None where it is not."""
     is_gone = True
 
     def emptied(content: bytes | None) -> bytes | None:
         nonlocal is_gone
-        is_gone = content is None or expected(content)
+        is_gone = content is None or is_expected(content)
         return b"" if content is not None and is_gone else None
 
     return is_gone if update(path, emptied) else None
@@ -283,10 +283,10 @@ def forget(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def sweep(store: Path, needed: Callable[[Path], set[str]], *, grace_s: float) -> int:
+def sweep(store: Path, needs: Callable[[Path], set[str]], *, grace_s: float) -> int:
     """Delete objects that no manifest named for so long; returns bytes freed.
 
-    `needed` tells files of a rank's or a capture's folder that are read. What superseded a file is
+    `needs` tells files of a rank's or a capture's folder that are read. What superseded a file is
     as old as the manifests beside it.
     """
     pair = _root(store)
@@ -309,7 +309,7 @@ def sweep(store: Path, needed: Callable[[Path], set[str]], *, grace_s: float) ->
         if not is_old or not _FILE.fullmatch(key):
             continue
         if holder not in named:
-            named[holder] = needed(root / holder)
+            named[holder] = needs(root / holder)
         if f"{Path(key).parent.name}/{Path(key).name}" not in named[holder]:
             going[key] = one
     bucket.delete(going)

@@ -59,7 +59,7 @@ def _redact(con: duckdb.DuckDBPyConnection, key: bytes) -> int:
     for table, column in columns:
         rows = con.execute(f'select distinct "{column}" from "{table}" where "{column}" <> \'\'')
         texts.setdefault(column, set()).update(text for (text,) in rows.fetchall())
-    replaced = _replacing(texts, key)
+    replaced = _pseudonyms(texts, key)
     con.execute("create temp table _said (of varchar, old varchar, new varchar)")
     rows_of = [
         (column, text, redacted)
@@ -111,7 +111,7 @@ def _text_columns(con: duckdb.DuckDBPyConnection) -> list[tuple[str, str]]:
     ).fetchall()
 
 
-def _replacing(texts: Mapping[str, Iterable[str]], key: bytes) -> Callable[[str, str], str]:
+def _pseudonyms(texts: Mapping[str, Iterable[str]], key: bytes) -> Callable[[str, str], str]:
     """What a text of a column says instead."""
 
     def pseudonym(what: str, name: str) -> str:

@@ -26,7 +26,14 @@ import msgspec
 from ..small_files import decode, read_own
 from ..wall_clock import wall_clock_ns
 from .folder_handles import captures
-from .manifest import DROPPED, Manifest, capture_manifests, folder_value, update, write_atomically
+from .manifest import (
+    DROPPED_FILE,
+    Manifest,
+    capture_manifests,
+    folder_value,
+    update,
+    write_atomically,
+)
 from .sweep import finish_drop, size_bytes
 
 _DAY_NS = 86_400 * 10**9
@@ -99,7 +106,7 @@ def superfluous(
 def drop_capture(one: StoredCapture) -> None:
     """Take a capture out of the store: for readers all its ranks go at once."""
     folder = Path(one.folder)
-    write_atomically(folder / DROPPED, b"dropped\n")
+    write_atomically(folder / DROPPED_FILE, b"dropped\n")
     finish_drop(folder)
 
 
@@ -129,9 +136,9 @@ def read_dropped(store: Path) -> _DroppedCaptures:
         return _DroppedCaptures()
 
 
-def remember_dropped(store: Path, going: Iterable[StoredCapture]) -> None:
+def remember_dropped(store: Path, captures: Iterable[StoredCapture]) -> None:
     """Add captures that are about to be dropped. Raises OSError."""
-    dropped = list(going)
+    dropped = list(captures)
 
     def add(content: bytes | None) -> bytes | None:
         former = _DroppedCaptures()

@@ -46,7 +46,7 @@ Summarise = Callable[[duckdb.DuckDBPyConnection | None], Iterable[Summary]]
 
 # Of Parquet: some ten thousand events. Less than planning costs where every query opens its files.
 _SMALL_BYTES = 1 << 20
-GATHERED = "gathered"
+SUMMARY_SCHEMA = "gathered"
 _KEYS = ("run", "capture")
 _IN_ORDER = "select * from _summary order by rank, rowid"
 
@@ -103,10 +103,10 @@ def _order_by(con: duckdb.DuckDBPyConnection, rows: str, columns: Sequence[str])
 
 def create_gathered(con: duckdb.DuckDBPyConnection) -> None:
     """Empty tables in which the rows of ranks are gathered."""
-    run(con, f"create schema {GATHERED}")
+    run(con, f"create schema {SUMMARY_SCHEMA}")
     for name, table in schema.tables().items():
         typed = ", ".join(f'"{column.name}" {column.type}' for column in table.columns)
-        run(con, f'create table {GATHERED}."{name}" (rank integer, {typed})')
+        run(con, f'create table {SUMMARY_SCHEMA}."{name}" (rank integer, {typed})')
 
 
 def gather_tables(
@@ -117,7 +117,7 @@ def gather_tables(
     con.begin()
     for name in names:
         rows = f'select $rank, {_columns(schema.tables()[name], stacks)} from "{name}" t'
-        run(con, f'insert into {GATHERED}."{name}" {rows}', {"rank": rank})
+        run(con, f'insert into {SUMMARY_SCHEMA}."{name}" {rows}', {"rank": rank})
     con.commit()
 
 
@@ -127,7 +127,7 @@ def write_gathered(
     """Write every table in which ranks were gathered as one file in order of ranks."""
     written: dict[str, list[Place]] = {}
     for name in tables:
-        rows = f'{GATHERED}."{name}"'
+        rows = f'{SUMMARY_SCHEMA}."{name}"'
         order = _order_by(con, rows, ("rank", *schema.tables()[name].sort_columns))
         path = out / shared_name(name)
         _copy(con, f"select {_keys(run, capture)}, t.* from {rows} t {order}", path)
@@ -142,16 +142,16 @@ def shared_name(table: str) -> str:
 
 def write_summaries(
     out: Path,
-    located: Mapping[str, Sequence[Place]],
+    places: Mapping[str, Sequence[Place]],
     summarise: Summarise | None,
     memory_bytes: int,
 ) -> dict[str, Segment]:
-    """Compute the analysis room's summaries of one rank over its `located` tables into `out`.
+    """Compute the analysis room's summaries of one rank over the `places` of its tables into `out`.
 
     An empty summary has no file, but its version is known.
     """
     written: dict[str, Segment] = {}
-    for summary, query, con in _summary_queries(out, located, summarise, memory_bytes):
+    for summary, query, con in _summary_queries(out, places, summarise, memory_bytes):
         path = out / f"{summary.name}.{summary.version}.parquet"
         written[summary.name] = Segment("", 0, 0, summary.version)
         if query:
@@ -165,14 +165,14 @@ def write_summaries(
 
 def write_shared_summaries(
     out: Path,
-    located: Mapping[str, Sequence[Place]],
+    places: Mapping[str, Sequence[Place]],
     summarise: Summarise | None,
     memory_bytes: int,
 ) -> dict[str, tuple[str, dict[int, int]]]:
-    """The same for all ranks whose rows the `located` files hold, in order of ranks: by name the
+    """The same for all ranks whose rows `places` hold, in order of ranks: by name the
     version, and how many rows each rank has."""
     written: dict[str, tuple[str, dict[int, int]]] = {}
-    for summary, query, con in _summary_queries(out, located, summarise, memory_bytes):
+    for summary, query, con in _summary_queries(out, places, summarise, memory_bytes):
         counts: dict[int, int] = {}
         if query:
             con.execute(f"create temp table _summary as {query}")
@@ -187,7 +187,7 @@ def write_shared_summaries(
 
 def _summary_queries(
     out: Path,
-    located: Mapping[str, Sequence[Place]],
+    places: Mapping[str, Sequence[Place]],
     summarise: Summarise | None,
     memory_bytes: int,
 ) -> Iterator[tuple[Summary, str, duckdb.DuckDBPyConnection]]:
@@ -196,18 +196,18 @@ def _summary_queries(
         return
     con = connect(out, memory_bytes=memory_bytes)
     try:
-        is_small = _size_bytes(located) <= _SMALL_BYTES
+        is_small = _size_bytes(places) <= _SMALL_BYTES
         if is_small:
             plan_plainly(con)
-        keys = _worded_keys(con, located)
+        keys = _worded_keys(con, places)
         for name in schema.tables():
-            store.create_view(con, name, located.get(name, ()))
+            store.create_view(con, name, places.get(name, ()))
             if keys:  # stands before the view of its name
-                kind = "table" if is_small and located.get(name) else "view"
+                kind = "table" if is_small and places.get(name) else "view"
                 rows = f'select * replace ({keys}) from memory.main."{name}"'
                 con.execute(f'create temp {kind} "{name}" as {rows}')
         for summary in summarise(con):
-            is_empty = summary.rows_from and not any(map(located.get, summary.rows_from))
+            is_empty = summary.rows_from and not any(map(places.get, summary.rows_from))
             yield summary, "" if is_empty else summary.query, con
     finally:
         con.close()
@@ -229,8 +229,8 @@ def _worded_keys(con: duckdb.DuckDBPyConnection, located: Mapping[str, Sequence[
     return ", ".join(f"{word}::_{name} as {name}" for name, word in literals.items())
 
 
-def _size_bytes(located: Mapping[str, Sequence[Place]]) -> int:
-    return sum(Path(place.path).stat().st_size for group in located.values() for place in group)
+def _size_bytes(places: Mapping[str, Sequence[Place]]) -> int:
+    return sum(Path(place.path).stat().st_size for group in places.values() for place in group)
 
 
 def with_stale_summaries(manifests: Sequence[Manifest], summarise: Summarise) -> list[Manifest]:

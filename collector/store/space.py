@@ -72,7 +72,7 @@ def explain_full_disk(store: Path) -> Iterator[None]:
         raise StoreError(f"{store}: {advice(store)}") from error
 
 
-def advice(store: Path, left: Sequence[RankSource] = (), published: Sequence[Manifest] = ()) -> str:
+def advice(store: Path, left: Sequence[RankSource] = (), manifests: Sequence[Manifest] = ()) -> str:
     """What to do when the store's disk is full and the ranks `left` could not be read."""
     mount, kind = file_system_of(store)
     state = os.statvfs(mount)
@@ -84,9 +84,9 @@ def advice(store: Path, left: Sequence[RankSource] = (), published: Sequence[Man
     if left:
         profiles = sum(source.size_bytes for source in left)
         needed = f"; {len(left)} rank(s) are left, {_size(profiles)} of profiles"
-        read = sum(record.size_bytes for m in published for record in m.sources)
+        read = sum(record.size_bytes for m in manifests for record in m.sources)
         written = sum(
-            s.size_bytes for m in published for s in (*m.tables.values(), *m.summaries.values())
+            s.size_bytes for m in manifests for s in (*m.tables.values(), *m.summaries.values())
         )
         if read and written:
             needed += f", which take about {_size(profiles * written / read)}, more while read"

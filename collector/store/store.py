@@ -2,7 +2,7 @@
 
     <store>/npuscope-store.json                        marker and layout version
     <store>/run=R/capture=C/index.json                 cache of the capture's manifests
-                           /compacted.json             what stands in merged files: see `compacted`
+                           /compacted.json             what merged files hold: see `compact_files`
                            /batch-<id>/<table>-0.parquet  ranks that were read together: `batches`
     <store>/run=R/capture=C/rank=12/manifest.json      the current generation and its files
                                     <generation>/<table>.parquet
@@ -33,7 +33,7 @@ import duckdb
 import msgspec
 
 from npuscope.errors import StoreError
-from npuscope.messages import Stored, restore_text
+from npuscope.messages import StoredText, restore_text
 
 from .. import schema
 from ..literals import engine_name, file_literal, sql_literal
@@ -85,7 +85,7 @@ class Reading(NamedTuple):
     capture: str
     rank: int
     rules: dict[str, str]
-    warnings: list[Stored]
+    warnings: list[StoredText]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def readings(con: duckdb.DuckDBPyConnection, path: Path | None = None) -> list[R
     ).fetchall()
     for run, capture, rank, rules, warnings in rows:
         with suppress(msgspec.MsgspecError, ValueError):  # anybody's: passed over, as manifests are
-            told = decode(rules, dict[str, str]), decode(warnings, list[Stored])
+            told = decode(rules, dict[str, str]), decode(warnings, list[StoredText])
             list(map(restore_text, told[1]))
             read.append(Reading(run, capture, rank, *told))
     return read
@@ -262,7 +262,7 @@ def query(path: str | Path, sql: str, parameters: Sequence[object] = ()) -> pl.D
     """Run one query over the store; when a listed file is gone, look again once.
 
     Files go only when a superseded generation outlived its grace period between our reading of
-    the manifests and the query.
+    the manifests and the query. Raises duckdb.IOException where they are gone both times.
     """
     for attempt in (1, 2):
         con = open(path)
@@ -327,7 +327,7 @@ def create_views(
 def create_view(
     con: duckdb.DuckDBPyConnection,
     name: str,
-    located: Sequence[Place],
+    places: Sequence[Place],
     *,
     is_current: bool = True,
 ) -> None:
@@ -338,13 +338,13 @@ def create_view(
     """
     join = "union all" if is_current else "union all by name"
     union_by_name = str(not is_current).lower()
-    parts = [] if located and is_current else [_typed_nothing(name)]
-    whole = ", ".join(file_literal(place.path) for place in located if not place.condition)
+    parts = [] if places and is_current else [_typed_nothing(name)]
+    whole = ", ".join(file_literal(place.path) for place in places if not place.condition)
     if whole:
         parts.append(_parquet(f"[{whole}]", union_by_name))
     parts += [
         f"{_parquet(file_literal(place.path), union_by_name)} where {place.condition}"
-        for place in located
+        for place in places
         if place.condition
     ]
     con.execute(f'create view "{name}" as {f" {join} ".join(parts)}')
@@ -427,10 +427,10 @@ def attach_export(
     return {name: set(columns) for name, columns in rows}
 
 
-def publish(store: Path, staged: Path | None, manifest: Manifest) -> None:
+def publish(store: Path, staging: Path | None, manifest: Manifest) -> None:
     """Make a written generation the rank's current one: all its tables at once.
 
-    `staged` is the staging folder beside the rank's generations; its files are synced, it is
+    `staging` is the staging folder beside the rank's generations; its files are synced, it is
     renamed to the generation's name, then the manifest is replaced. Dying between any two of
     these leaves what was published before. Of processes that publish one rank at the same time
     the last wins; generations of the others are swept like any superseded one. None: its rows
@@ -438,11 +438,11 @@ def publish(store: Path, staged: Path | None, manifest: Manifest) -> None:
     """
     folder = rank_folder(store, manifest.run, manifest.capture, manifest.rank)
     superseded = read_manifest(folder)
-    if staged is None:
+    if staging is None:
         with handle(folder, make=True):
             pass
     else:
-        publish_folder(staged, manifest.generation)
+        publish_folder(staging, manifest.generation)
     try:
         write_atomically(folder / MANIFEST, msgspec.json.encode(manifest))
     except (OSError, StoreError):  # a full disk needs the room

@@ -21,8 +21,8 @@ from pathlib import Path
 from . import mirror
 from .answers import sweep_answers
 from .batches import BATCH_FOLDER, COMPACT_FOLDER, LISTING
-from .compact_files import COMPACTED, in_use, read_compacted, segment
-from .derived_tier import DERIVED, generations, read_derived
+from .compact_files import COMPACT_FILE, in_use, read_compacted, segment
+from .derived_tier import DERIVED_FOLDER, generations, read_derived
 from .derived_tier import GENERATION as RESULTS
 from .folder_handles import (
     GRACE_S,
@@ -36,7 +36,7 @@ from .folder_handles import (
     touch,
 )
 from .manifest import (
-    DROPPED,
+    DROPPED_FILE,
     INDEX,
     MANIFEST,
     capture_manifests,
@@ -77,8 +77,8 @@ def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:
             needed = _current_files(rank) - own
             freed += _sweep(rank, _GENERATION, now, grace_s, needed=needed, still=still)
         if not capture_manifests(capture):
-            _drop_derived(capture / DERIVED)
-        derived = capture / DERIVED
+            _drop_derived(capture / DERIVED_FOLDER)
+        derived = capture / DERIVED_FOLDER
         needed = _derived_files(derived)
         still = partial(_is_derived, derived)
         freed += _sweep(derived, RESULTS, now, grace_s, needed=needed, still=still)
@@ -96,15 +96,15 @@ def _read_from(holder: Path) -> set[str]:
 
 def finish_drop(capture: Path) -> None:
     """Unpublish every rank of a capture that carries the mark of being dropped."""
-    if not (capture / DROPPED).exists():
+    if not (capture / DROPPED_FILE).exists():
         return
     for folder in children(capture, "rank="):
         manifest = read_manifest(folder)
         if manifest:
             touch_files(folder, manifest)
         remove(folder / MANIFEST)
-    _drop_derived(capture / DERIVED)
-    for name in (INDEX, COMPACTED, DROPPED):
+    _drop_derived(capture / DERIVED_FOLDER)
+    for name in (INDEX, COMPACT_FILE, DROPPED_FILE):
         remove(capture / name)
 
 
@@ -209,7 +209,7 @@ def _is_in(files: set[str], generation: str) -> bool:
 
 def _remove_empty(capture: Path, now: float) -> None:
     """Remove folders of ranks, and then of the capture, that were left empty for a day."""
-    for folder in [*children(capture, "rank="), capture / DERIVED, capture]:
+    for folder in [*children(capture, "rank="), capture / DERIVED_FOLDER, capture]:
         with contextlib.suppress(OSError), handle(folder.parent) as at:
             state = os.stat(folder.name, dir_fd=at, follow_symlinks=False)
             if now - state.st_mtime > GRACE_S:

@@ -178,7 +178,7 @@ class ProfileSession:
         self,
         root: Path,
         windows: Windows,
-        collected: CollectionOptions,
+        options: CollectionOptions,
         job: Job,
         rank: int,
         start_step: int,
@@ -186,7 +186,7 @@ class ProfileSession:
         free_bytes: int,
     ) -> None:
         """Make it do something: `profile_session` does so where this rank is to be profiled."""
-        self._windows, self._collection, self._job, self._rank = windows, collected, job, rank
+        self._windows, self._collection, self._job, self._rank = windows, options, job, rank
         self._root, self._free_bytes, self._rest = root, free_bytes, captures
         self._step, self._first = start_step, windows.next_after(start_step)
         self._process, self._asked_s = os.getpid(), 0.0

@@ -55,14 +55,14 @@ class Folders:
     loads: list[Path] = field(default_factory=list)
     polls: int = 0
 
-    def settle(self, path: str, fingerprint: str, refused: str = "") -> None:
+    def settle(self, path: str, fingerprint: str, refusal: str = "") -> None:
         """Nothing more is to be done about a profile until it changes."""
         one = self.profiles.get(path)
         if one is not None:
             one.settled_fingerprint, one.is_refused, one.reason = (
                 fingerprint,
-                bool(refused),
-                refused,
+                bool(refusal),
+                refusal,
             )
 
 
@@ -165,13 +165,13 @@ def _age_s(look: _Look) -> float:
     return time.time() - changed_s
 
 
-def _tell_unlisted(folders: Folders, unlisted: dict[str, str], tell: Callable[[str], None]) -> None:
-    for place, why in unlisted.items():
+def _tell_unlisted(folders: Folders, reasons: dict[str, str], tell: Callable[[str], None]) -> None:
+    for place, why in reasons.items():
         if folders.errors.get(place) != why:
             tell(f"cannot read folder {place}: {why}; retrying at every poll")
-    for place in folders.errors.keys() - unlisted.keys():
+    for place in folders.errors.keys() - reasons.keys():
         tell(f"{place} can be read again")
-    folders.errors = unlisted
+    folders.errors = reasons
 
 
 def _is_below(place: str, folder: str) -> bool:
@@ -242,12 +242,12 @@ class FinishedProfile:
 
 
 def profile_folders(
-    roots: Iterable[Path], unlisted: Callable[[str, str], None], loads: Callable[[Path], None]
+    roots: Iterable[Path], tell_unlisted: Callable[[str, str], None], loads: Callable[[Path], None]
 ) -> Iterator[tuple[Path, Path]]:
     """Every (root, profile folder's real path) below the roots, in order of names; each once.
 
-    `unlisted` is told folders that cannot be listed, and why; `loads` folders named as those with
-    a training hook's counts.
+    `tell_unlisted` is told folders that cannot be listed, and why; `loads` folders named as those
+    with a training hook's counts.
     """
     paths = set[str]()
     for root in roots:
@@ -262,7 +262,7 @@ def profile_folders(
                 with os.scandir(folder) as entries:
                     names = sorted(entry.name for entry in entries if _may_be_folder(entry))
             except OSError as error:
-                unlisted(str(folder), error.strerror or str(error))
+                tell_unlisted(str(folder), error.strerror or str(error))
                 continue
             if FOLDER in names:
                 loads(folder / FOLDER)
@@ -308,7 +308,7 @@ def judge(look: _Look, *, is_quiet: bool, has_changed: bool = False) -> Verdict:
         verdict = Verdict("finished", "", ready.run, ready.rank)
         # Analysis may take raw data away; then it says itself when it is done.
         if is_of_output or not look.output:
-            missing = _missing(ready, folder, look, is_raw_needed=not is_of_output)
+            missing = _why_incomplete(ready, folder, look, is_raw_needed=not is_of_output)
             if missing:
                 return Verdict("broken" if is_quiet else "waiting", missing)
             if is_of_output and not has_changed:
@@ -349,7 +349,7 @@ def _ready(path: Path) -> _Ready | str:
         return f"{READY} cannot be read: {error}"
 
 
-def _missing(ready: _Ready, folder: Path, look: _Look, *, is_raw_needed: bool) -> str:
+def _why_incomplete(ready: _Ready, folder: Path, look: _Look, *, is_raw_needed: bool) -> str:
     """What READY.json lists and is not there; '' where all is."""
     if not ready.files:
         return f"{READY} lists no file"

@@ -62,42 +62,42 @@ class Progress:
         return cls(Tail(options.train_log) if options.train_log else None)
 
 
-def follow(watch: Watch, followed: Progress) -> None:
+def follow(watch: Watch, progress: Progress) -> None:
     """Bring what the newest capture holds of logs and loads up to date."""
     if time.monotonic() < watch.try_again_s or not watch.go_on():
         return
     run, captures = watch.options.run, watch.spans.captures()
     newest_first = [key for key in reversed(captures) if run in (None, key[0])]
-    if followed.tail is not None:
-        _follow_log(watch, followed, followed.tail, next(iter(newest_first), None))
+    if progress.tail is not None:
+        _follow_log(watch, progress, progress.tail, next(iter(newest_first), None))
     of_run: dict[str, Key] = {}
     for key in newest_first:
         of_run.setdefault(key[0], key)
-    for key, folders in _loads(watch, followed, [*of_run.values()]).items():
-        _follow_loads(watch, followed, folders, key)
+    for key, folders in _loads(watch, progress, [*of_run.values()]).items():
+        _follow_loads(watch, progress, folders, key)
 
 
-def _follow_log(watch: Watch, followed: Progress, tail: Tail, newest: Key | None) -> None:
+def _follow_log(watch: Watch, progress: Progress, tail: Tail, newest: Key | None) -> None:
     name, began_s = str(tail.path), time.monotonic()
-    if began_s < followed.next_s.get(name, 0.0):
+    if began_s < progress.next_s.get(name, 0.0):
         return
-    if newest is not None and not followed.is_seeded:
+    if newest is not None and not progress.is_seeded:
         _seed(tail, watch.options.store, newest)
-        followed.is_seeded = True
+        progress.is_seeded = True
     try:
         while read_on(tail) and watch.go_on() and watch.options.once:
             pass
     except OSError as error:
-        _tell(watch, followed, name, f"cannot read the log {name}: {error.strerror}")
+        _tell(watch, progress, name, f"cannot read the log {name}: {error.strerror}")
         return
-    followed.notes.pop(name, None)
+    progress.notes.pop(name, None)
     if newest is not None:
         _join(tail, watch.options.store, newest)
     ended_s = time.monotonic()
-    followed.next_s[name] = ended_s + (ended_s - began_s) * (1 / _SHARE - 1)
+    progress.next_s[name] = ended_s + (ended_s - began_s) * (1 / _SHARE - 1)
 
 
-def _loads(watch: Watch, followed: Progress, newest: list[Key]) -> dict[Key, tuple[Path, ...]]:
+def _loads(watch: Watch, progress: Progress, newest: list[Key]) -> dict[Key, tuple[Path, ...]]:
     """Folders of expert loads by the capture that they belong to."""
     options = watch.options
     if options.expert_load is not None:
@@ -106,24 +106,24 @@ def _loads(watch: Watch, followed: Progress, newest: list[Key]) -> dict[Key, tup
     if not folders:
         return {}
     spans = watch.spans.captures()
-    former, followed.places = followed.places, {}
+    former, progress.places = progress.places, {}
     for key in newest:
         held, places = former.get(key, (None, ()))
         if held != spans[key]:
             places = places_of(options.store, key)
-        followed.places[key] = spans[key], places
-    places_by_key = {key: places for key, (_, places) in followed.places.items()}
+        progress.places[key] = spans[key], places
+    places_by_key = {key: places for key, (_, places) in progress.places.items()}
     return loads_of(newest, places_by_key, folders)
 
 
-def _follow_loads(watch: Watch, followed: Progress, folders: tuple[Path, ...], newest: Key) -> None:
+def _follow_loads(watch: Watch, progress: Progress, folders: tuple[Path, ...], newest: Key) -> None:
     name, began_s = ", ".join(map(str, folders)), time.monotonic()
     files = files_of(folders)
     if not files and len(folders) > 1:
-        _tell(watch, followed, name, f"{name} are no parts of one job's loads: give --expert-load")
-    if not files or followed.loads.get(name) == (newest, files):
+        _tell(watch, progress, name, f"{name} are no parts of one job's loads: give --expert-load")
+    if not files or progress.loads.get(name) == (newest, files):
         return
-    if began_s < followed.next_s.get(name, 0.0):
+    if began_s < progress.next_s.get(name, 0.0):
         return
     task = LoadTask(str(watch.options.store), *newest, tuple(map(str, folders)))
     took_s = 0.0
@@ -135,20 +135,20 @@ def _follow_loads(watch: Watch, followed: Progress, folders: tuple[Path, ...], n
                 disk_is_full(watch)
                 return
         if error is not None:
-            _tell(watch, followed, name, f"cannot read the expert loads in {name}: {error}")
+            _tell(watch, progress, name, f"cannot read the expert loads in {name}: {error}")
         else:
-            followed.notes.pop(name, None)
-        followed.loads[name] = (newest, files)
+            progress.notes.pop(name, None)
+        progress.loads[name] = (newest, files)
     watch.busy_s = time.monotonic()
-    followed.next_s[name] = watch.busy_s + took_s * (1 / _SHARE - 1)
+    progress.next_s[name] = watch.busy_s + took_s * (1 / _SHARE - 1)
 
 
-def _tell(watch: Watch, followed: Progress, name: str, message: str) -> None:
+def _tell(watch: Watch, progress: Progress, name: str, message: str) -> None:
     """Say what is wrong once, as long as it stays so."""
-    if followed.notes.get(name) != message:
+    if progress.notes.get(name) != message:
         watch.say(errors_total=watch.state.errors_total + 1)
         watch.hooks.tell(message)
-    followed.notes[name] = message
+    progress.notes[name] = message
 
 
 _TABLE = "train_log"
@@ -277,16 +277,16 @@ def _begins_so(head: bytes, tail: Tail) -> bool:
 
 def _read_rest(tail: Tail) -> None:
     """What was written to a log between our last look and its being renamed."""
-    try:
+    with contextlib.suppress(OSError):  # moved elsewhere, compressed or gone
         with os.scandir(tail.path.parent) as entries:
-            for entry in entries:
-                if entry.inode() == tail.inode and entry.name.startswith(tail.path.name):
-                    with open_regular(entry.path) as file:
-                        if _begins_so(file.read(_HEAD_BYTES), tail):
-                            end_bytes = os.fstat(file.fileno()).st_size
-                            _take(tail, Path(entry.path), end_bytes)
-    except OSError:
-        return  # moved elsewhere, compressed or gone
+            names = [e.name for e in entries if e.inode() == tail.inode]
+        for name in names:
+            if not name.startswith(tail.path.name):
+                continue
+            path = tail.path.with_name(name)
+            with open_regular(path) as file:
+                if _begins_so(file.read(_HEAD_BYTES), tail):
+                    _take(tail, path, os.fstat(file.fileno()).st_size)
 
 
 def _take(tail: Tail, path: Path, end_bytes: int) -> None:

@@ -33,10 +33,10 @@ class LoadTask:
     folders: tuple[str, ...]
 
 
-def load_folders(roots: tuple[Path, ...], named: Sequence[Path]) -> list[Path]:
-    """Folders that count tokens: of those that are `named` so, and the roots' own."""
+def load_folders(roots: tuple[Path, ...], folders: Sequence[Path]) -> list[Path]:
+    """Folders that count tokens: of `folders`, which are named so, and the roots' own."""
     here = [folder for root in roots if (folder := own_folder(root))]
-    return [one for one in dict.fromkeys((*named, *here)) if folder_files(one)]
+    return [one for one in dict.fromkeys((*folders, *here)) if folder_files(one)]
 
 
 def loads_of(

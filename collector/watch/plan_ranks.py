@@ -50,8 +50,8 @@ class _RoundPlan:
 
 
 def make_plan(
-    finished: Sequence[FinishedProfile],
-    looked: Mapping[str, Contents],
+    profiles: Sequence[FinishedProfile],
+    contents: Mapping[str, Contents],
     spans: StoreSpans,
     *,
     reading: Sequence[RankTask] = (),
@@ -59,7 +59,7 @@ def make_plan(
     memory_bytes: int | None = None,
     keep_captures: int | None = None,
 ) -> Plan:
-    """What to do with finished profiles, which were `looked` into.
+    """What to do with finished profiles, in which `contents` were found.
 
     `run` names the run; else READY.json, the job's metadata or the watched folder does. Profiles
     older than the `keep_captures` newest captures, which would be dropped at once, and those that
@@ -69,7 +69,7 @@ def make_plan(
     reasons: dict[str, str] = {}
     of_run: dict[str, list[RankSource]] = {}
     under_way = {(one.run, one.capture, one.source.rank) for one in reading}
-    for source, one in _sources(finished, looked, spans, plan, reasons):
+    for source, one in _sources(profiles, contents, spans, plan, reasons):
         name = run or one.verdict.run or job_name(source) or one.root.resolve().name or "root"
         of_run.setdefault(storable(name), []).append(source)
     for name, sources in sorted(of_run.items()):
@@ -100,7 +100,7 @@ def _captures_of(run: str, reading: Sequence[RankTask]) -> list[KnownCapture]:
 
 def _sources(
     finished: Sequence[FinishedProfile],
-    looked: Mapping[str, Contents],
+    contents: Mapping[str, Contents],
     spans: StoreSpans,
     plan: _RoundPlan,
     problems: dict[str, str],
@@ -109,11 +109,11 @@ def _sources(
     profiles: list[Profile] = []
     by_folder: dict[str, FinishedProfile] = {}
     for one in finished:
-        if one.look.path not in looked:
+        if one.look.path not in contents:
             continue
-        sources_here = looked[one.look.path].findings
+        sources_here = contents[one.look.path].findings
         if sources_here is None:
-            plan.refusals[one.look.path] = looked[one.look.path].error
+            plan.refusals[one.look.path] = contents[one.look.path].error
             continue
         problems.update(
             {p.path: p.message for p in sources_here.problems if role_of(Path(p.path).name)}

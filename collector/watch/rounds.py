@@ -129,18 +129,18 @@ def ingest_round(watch: Watch) -> None:
     drop_oldest(watch)
 
 
-def _read(watch: Watch, finished: list[FinishedProfile]) -> None:
-    options, fingerprints = watch.options, {f.look.path: f.look.fingerprint for f in finished}
+def _read(watch: Watch, profiles: list[FinishedProfile]) -> None:
+    options, fingerprints = watch.options, {f.look.path: f.look.fingerprint for f in profiles}
     reading = [task.rank for task in watch.processes.pending if isinstance(task, ReadTask)]
     places = {task.source.root for task in reading}
-    finished = [one for one in finished if one.look.path not in places]
+    profiles = [one for one in profiles if one.look.path not in places]
     plan = make_plan(
-        finished,
-        _look_into(watch, finished),
+        profiles,
+        _look_into(watch, profiles),
         watch.spans,
         reading=reading,
         run=options.run,
-        memory_bytes=_each_bytes(watch, len(finished)),
+        memory_bytes=_each_bytes(watch, len(profiles)),
         keep_captures=options.keep_captures,
     )
     for place, reason in plan.refusals.items():
@@ -155,10 +155,10 @@ def _read(watch: Watch, finished: list[FinishedProfile]) -> None:
     watch.processes.add([ReadTask(one, fingerprints.get(one.source.root, "")) for one in tasks])
 
 
-def _look_into(watch: Watch, finished: list[FinishedProfile]) -> dict[str, Contents]:
+def _look_into(watch: Watch, profiles: list[FinishedProfile]) -> dict[str, Contents]:
     """What finished profiles hold: found out in other processes, which have so much time."""
     looked: dict[str, Contents] = {}
-    tasks = [LookTask(one.look.path) for one in finished]
+    tasks = [LookTask(one.look.path) for one in profiles]
     for task, looks in watch.processes.map(tasks, watch.go_on, watch.ends):
         assert isinstance(task, LookTask)
         if isinstance(looks, LostWorker):
@@ -272,7 +272,7 @@ def compare_round(watch: Watch) -> None:
 def refuse(watch: Watch, place: str, reason: str, fingerprint: str) -> None:
     """Quarantine a profile until it changes."""
     reason = reason.removeprefix(f"{place}: ")  # which is told with it
-    watch.folders.settle(place, fingerprint, refused=reason)
+    watch.folders.settle(place, fingerprint, refusal=reason)
     others = tuple(one for one in watch.state.quarantined if one.path != place)
     since_ns = next(
         (one.since_ns for one in watch.state.quarantined if one.path == place), time.time_ns()

@@ -54,7 +54,7 @@ from .work import Result, Task, limit_s, work
 
 
 def watch(
-    options: Options, handed: Hooks | None = None, stop: threading.Event | None = None
+    options: Options, hooks: Hooks | None = None, stop: threading.Event | None = None
 ) -> WatchState:
     """Watch until `stop` is set, or look once; returns the last state.
 
@@ -64,7 +64,7 @@ def watch(
     Raises StoreError for a store that cannot be made, TraceNotFound where `once` finds none of the
     folders. `once` also raises StoreError where another watcher works on the store.
     """
-    handed, stop = handed or Hooks(), stop or threading.Event()
+    hooks, stop = hooks or Hooks(), stop or threading.Event()
     options = replace(
         options,
         store=options.store.absolute(),
@@ -84,11 +84,11 @@ def watch(
         create_store(options.store)  # which may be deleted while we stand by
         with turn(options.store) as is_ours:
             if is_ours:
-                return _watch(options, handed, stop)
+                return _watch(options, hooks, stop)
         if options.once:
             raise StoreError(f"{options.store}: {_other(options.store)} watches it already")
         if not is_told:
-            handed.tell(f"standby: {_other(options.store)} watches {options.store} already")
+            hooks.tell(f"standby: {_other(options.store)} watches {options.store} already")
             is_told = True
         if stop.wait(options.poll_s):
             return read_watch_state(options.store) or WatchState()
@@ -99,19 +99,19 @@ def _other(store: Path) -> str:
     return f"process {state.pid} on {state.host}" if state and state.pid else "another watcher"
 
 
-def _watch(options: Options, handed: Hooks, stop: threading.Event) -> WatchState:
+def _watch(options: Options, hooks: Hooks, stop: threading.Event) -> WatchState:
     state = new_state(options.store, poll_s=options.poll_s)
-    function = partial(work, summarise=handed.summarise, compare=handed.compare)
+    function = partial(work, summarise=hooks.summarise, compare=hooks.compare)
     processes: Processes[Task, Result] = Processes(
         function, options.jobs or cpu_count(), limit_s=limit_s
     )
     spans = StoreSpans(options.store, {}, {})
-    watch = Watch(options, handed, lambda: not stop.is_set(), state, spans, processes)
+    watch = Watch(options, hooks, lambda: not stop.is_set(), state, spans, processes)
     followed = Progress.of(options)
     with contextlib.closing(processes):
         begin(watch)
         names = ", ".join(map(str, options.roots))
-        handed.tell(
+        hooks.tell(
             f"watching {names} for {url_behind(options.store) or options.store},"
             f" {len(spans.captures())} capture(s) in it"
         )
@@ -134,7 +134,7 @@ def _watch(options: Options, handed: Hooks, stop: threading.Event) -> WatchState
         collect(watch, None)
         watch.say(is_running=False)
         show(watch)
-        handed.tell("stopped" if not options.once else _summary(watch))
+        hooks.tell("stopped" if not options.once else _summary(watch))
         if options.once and watch.is_kept_waiting:
             raise StoreError(
                 f"{url_behind(options.store) or options.store}: could not take all: what is missing"

@@ -15,7 +15,7 @@ from ..locale.language import Say, languages
 from ..theme import DARK, LIGHT
 from . import sources
 from .plain_text import plain, sentence
-from .state import Choices, View, lacking, move_view, params_of, view_of
+from .state import Choices, View, move_view, params_of, unknown_choices, view_of
 
 _POLL_S = 5
 _VIEW, _GAPS = "view", "lacking"
@@ -76,7 +76,7 @@ def current_view(choices: Choices) -> View:
     before. The URL then says it in full."""
     params = _asked_view() or st.session_state.get(_VIEW, {})
     view = view_of(params, choices)
-    if lacks := lacking(params, choices):
+    if lacks := unknown_choices(params, choices):
         st.session_state[_GAPS] = (view.store, view.scope), lacks
     look_at(view)
     return view

@@ -163,32 +163,11 @@ class Page:
         if sentences:
             st.caption("  \n".join(sentence(self.say(one)) for one in sentences))
 
-    def figure(
-        self,
-        figure: go.Figure,
-        *,
-        key: str,
-        name: str = "",
-        boxed: Callable[[dict[str, tuple[Any, Any]]], None] | None = None,
-    ) -> None:
+    def figure(self, figure: go.Figure, *, key: str, name: str = "") -> None:
         """Draw a figure in the page's colours, with the metrics it is drawn from: by `name`, which
-        is the key where it does not change. `boxed` is called with the ranges of a box that the
-        visitor drew, {"x": (least, most), "y": (least, most)}, after which the page starts anew."""
+        is the key where it does not change."""
         apply_theme(visible_names(figure), is_dark=self.is_dark)
-        if boxed is None:
-            st.plotly_chart(figure, key=key, theme=None, config=_PLOTLY)
-            self.sources(name=name or key)
-            return
-        figure.update_layout(dragmode="select")
-
-        def selected() -> None:
-            box = _box(st.session_state.get(key))
-            if box is not None:
-                boxed(box)
-
-        st.plotly_chart(
-            figure, key=key, theme=None, config=_PLOTLY, on_select=selected, selection_mode="box"
-        )
+        st.plotly_chart(figure, key=key, theme=None, config=_PLOTLY)
         self.sources(name=name or key)
 
     def click(self, figure: go.Figure, *, key: str) -> Any:
@@ -289,13 +268,6 @@ class Page:
         """Look at something else on this page: puts it into the URL and starts the page anew."""
         self.look_at(**changes)
         st.rerun()
-
-
-def _box(event: Any) -> dict[str, tuple[Any, Any]] | None:
-    boxes = event["selection"]["box"] if event else []
-    if not boxes:
-        return None
-    return {axis: (min(boxes[0][axis]), max(boxes[0][axis])) for axis in ("x", "y")}
 
 
 def open_page(name: str) -> Page:

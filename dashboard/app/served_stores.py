@@ -10,7 +10,7 @@ import msgspec
 
 from npuscope.profile import Source, compare_ranks, open_tables
 
-# Where the server is told what it serves: a JSON object of `Served`.
+# Where the server is told what it serves: a JSON object of `ServedStores`.
 ENVIRONMENT = "NPUSCOPE_DASHBOARD"
 
 
@@ -62,9 +62,9 @@ def ready(
     return ServedStores([Place(*pair) for pair in places.items()], lang, run, memory_bytes, file)
 
 
-def environment_of(served: ServedStores) -> dict[str, str]:
+def environment_of(stores: ServedStores) -> dict[str, str]:
     """The environment of a server that shows this."""
-    return {ENVIRONMENT: msgspec.json.encode(served).decode()}
+    return {ENVIRONMENT: msgspec.json.encode(stores).decode()}
 
 
 def _titles(paths: Sequence[Path]) -> list[str]:

@@ -90,7 +90,7 @@ def main() -> None:
 def _timeline_routes(base: str) -> list[BaseRoute]:
     """What the timeline asks for, below the path `base`.
 
-    Loaded when it is asked: what it keeps needs a server that runs.
+    TileSource when it is asked: what it keeps needs a server that runs.
     """
     from starlette.middleware import Middleware
     from starlette.routing import Mount, Route
@@ -231,9 +231,10 @@ def _of_timeline(path: str, version: str, capture: KnownCapture) -> Iterator[Que
     from npuscope.analysis.timeline.shared_axis import extent, step_borders
 
     from . import sources
+    from .timeline_tiles import MAP_COLUMNS
 
     place = {"run": capture.run, "capture": capture.capture}
     at = sources.answer_of(path, version, extent, place)
     if at.window_ns is not None:
         yield step_borders, place | {"at": at}
-        yield overview, {"at": at, "ranks": tuple(at.ranks["rank"]), "window_ns": at.window_ns}
+        yield overview, {"at": at, "window_ns": at.window_ns, "columns": MAP_COLUMNS}

@@ -26,7 +26,7 @@ from npuscope.analysis.strategy.results import SearchResult, read_found
 from npuscope.analysis.views import has_view
 from npuscope.collector.store import store
 from npuscope.collector.store.compact_files import torn
-from npuscope.collector.store.manifest import DROPPED, INDEX, MANIFEST, is_store, manifests
+from npuscope.collector.store.manifest import DROPPED_FILE, INDEX, MANIFEST, is_store, manifests
 from npuscope.errors import NpuscopeError, UsageError
 from npuscope.messages import Message
 from npuscope.profile import OpenTables, compare_ranks, reading_warnings, summary_versions
@@ -128,7 +128,7 @@ def _state(path: Path) -> str:
                 if index
                 else [_stamp(one / MANIFEST) for one in _children(capture, "rank=")]
             )
-            entries += [_stamp(capture / name) for name in ("compacted.json", DROPPED)]
+            entries += [_stamp(capture / name) for name in ("compacted.json", DROPPED_FILE)]
             stamps.append(f"{run.name}/{capture.name} {entries}")
     return "\n".join(stamps)
 

@@ -189,7 +189,7 @@ def view_of(params: Mapping[str, str], choices: Choices) -> View:
     )
 
 
-def lacking(params: Mapping[str, str], choices: Choices) -> list[str]:
+def unknown_choices(params: Mapping[str, str], choices: Choices) -> list[str]:
     """What URL parameters name and no store holds, a sentence each with what is shown instead."""
     view = view_of(params, choices)
     one = choices.capture(view)

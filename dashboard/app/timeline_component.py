@@ -129,11 +129,11 @@ def draw_timeline(
     upper: Timeline,
     beneath: Timeline | None = None,
     *,
-    opened: Sequence[int],
+    open_ranks: Sequence[int],
     window_ns: tuple[int, int] | None,
     kinds: Sequence[str],
 ) -> None:
-    """Draw the timeline of a capture, and of another one beneath it: `opened` ranks unfolded,
+    """Draw the timeline of a capture, and of another one beneath it: `open_ranks` unfolded,
     `window_ns` of it in sight, where the visitor has not looked elsewhere; `kinds` are those that
     its groups have."""
     page = upper.page
@@ -146,7 +146,7 @@ def draw_timeline(
         "beside": beneath and _capture_facts(beneath) | {"align": [upper.step, beneath.step]},
         "change": page.view.change or "", "lang": page.view.lang, "parts": list(PARTS),
         "window": window_ns and [window_ns[0] - zero, window_ns[1] - zero],
-        "open": list(opened),
+        "open": list(open_ranks),
         "colours": _colours(), "states": list(STATES), "classes": list(CLASSES),
         "kinds": list(kinds), "texts": _texts(page),
     }  # fmt: skip

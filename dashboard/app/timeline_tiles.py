@@ -62,17 +62,18 @@ MOST_TILE_BYTES = 64 << 20
 _ZSTD = pa.Codec("zstd", compression_level=1)
 _LAST_NS = 2**62
 _MOST_COLUMNS = 2_000
-Loaded = tiles.DrawnRank | replay_tracks.ReplayTracks | tuple[series.Series, ...]
-_Load = Callable[[duckdb.DuckDBPyConnection], Loaded]
+MAP_COLUMNS = 1_000  # as many as side.js asks for
+TileSource = tiles.DrawnRank | replay_tracks.ReplayTracks | tuple[series.Series, ...]
+_Load = Callable[[duckdb.DuckDBPyConnection], TileSource]
 OF_ALL = -1  # in place of a rank
 REPLAYS = ("path", "whatif")
 _Key = tuple[str, str, str, str, int, str]
-_LOADERS: Mapping[str, Callable[[duckdb.DuckDBPyConnection, Extent, int], Loaded]] = {
+_LOADERS: Mapping[str, Callable[[duckdb.DuckDBPyConnection, Extent, int], TileSource]] = {
     "device": lambda con, at, rank: tiles.drawn_rank(rank_events.device_events(con, at, rank)),
     "host": lambda con, at, rank: tiles.drawn_rank(rank_events.host_events(con, at, rank)),
     "curves": series.rank_series,
 }
-_parts: OrderedDict[_Key, Loaded] = OrderedDict()
+_parts: OrderedDict[_Key, TileSource] = OrderedDict()
 _locks: dict[_Key, threading.Lock] = {}
 _answers: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
 _guard = threading.Lock()
@@ -177,7 +178,7 @@ class _TileRequest:
             return {OF_ALL: self.whatif()}
         return {rank: self._of_rank(part, rank) for rank in ranks}
 
-    def _of_rank(self, part: str, rank: int) -> Loaded:
+    def _of_rank(self, part: str, rank: int) -> TileSource:
         key = (*self.place, rank, part)
         return _load(key, lambda con: _LOADERS[part](con, self.extent(), rank))
 
@@ -191,7 +192,7 @@ class _TileRequest:
         assert isinstance(tracks, replay_tracks.ReplayTracks)
         return tracks
 
-    def whatif(self) -> Loaded:
+    def whatif(self) -> TileSource:
         """Steps beside those with the change asked for."""
         self._needs_all()
         words = tuple(self.text("change").split())
@@ -215,7 +216,7 @@ class _TileRequest:
         return {rank: one.events for rank, one in self.load(part, self.ranks()).items()}
 
 
-def _load(key: _Key, make: _Load) -> Loaded:
+def _load(key: _Key, make: _Load) -> TileSource:
     """What was loaded before; else it is, by one thread while others wait."""
     with _guard:
         lock = _locks.setdefault(key, threading.Lock())
@@ -234,7 +235,7 @@ def _load(key: _Key, make: _Load) -> Loaded:
     return result
 
 
-def _size(one: Loaded) -> int:
+def _size(one: TileSource) -> int:
     if isinstance(one, tiles.DrawnRank | replay_tracks.ReplayTracks):
         return one.nbytes
     return sum(curve.at.nbytes + curve.value.nbytes for curve in one)
@@ -335,8 +336,7 @@ def _overview(request: _TileRequest) -> Response:
     if at.window_ns is None:
         raise _Refusal(404)
     columns = request.number("columns", 1, _MOST_COLUMNS)
-    arguments = {"at": at, "ranks": tuple(at.ranks["rank"]), "window_ns": at.window_ns,
-                 "columns": columns}  # fmt: skip
+    arguments = {"at": at, "window_ns": at.window_ns, "columns": columns}
     view = sources.answer_of(request.path, request.version, overview, arguments)
     cells = view.cells.with_columns(bin_start_ns=view.cells["bin_start_ns"] - at.window_ns[0])
     table = pa.table(cells.rechunk())

@@ -171,11 +171,11 @@ def _family(name: str, samples: Iterable[Sample]) -> Metric:
     return family
 
 
-def exporter_metrics(standing: Status, samples: ShownSeries) -> Iterator[Metric]:
+def exporter_metrics(status: Status, samples: ShownSeries) -> Iterator[Metric]:
     """How the exporter does; `npuscope_up` is absent until the first attempt has ended."""
-    if standing.is_good is not None:
+    if status.is_good is not None:
         yield _gauge(
-            "npuscope_up", "Whether the last read of the store succeeded whole.", standing.is_good
+            "npuscope_up", "Whether the last read of the store succeeded whole.", status.is_good
         )
     version = GaugeMetricFamily(
         "npuscope_exporter_info", "Version of the exporter.", labels=["version"]
@@ -195,13 +195,13 @@ def exporter_metrics(standing: Status, samples: ShownSeries) -> Iterator[Metric]
     yield _gauge(
         "npuscope_exporter_refresh_seconds",
         "Duration of the last collection of samples.",
-        standing.snapshot.took_s,
+        status.snapshot.took_s,
     )
     yield _counter(
-        "npuscope_exporter_refreshes_total", "Collections of samples.", standing.refreshes_total
+        "npuscope_exporter_refreshes_total", "Collections of samples.", status.refreshes_total
     )
     yield _counter("npuscope_exporter_errors_total", "Failed collections of samples.",
-        standing.errors_total)  # fmt: skip
+        status.errors_total)  # fmt: skip
 
 
 def watch_metrics(store: Path) -> Iterator[Metric]:
@@ -389,7 +389,7 @@ def server(
     with contextlib.closing(Exporter(options, say)) as exporter:
         application = for_hosts(scrape_application(exporter), {*allowed_hosts(host), *names})
         context = protection.tls()
-        listening = _listening(application, host, port)
+        listening = _listen(application, host, port)
         try:
             if context is not None:
                 # The handshake is left to the thread of the client: a client that does not shake
@@ -449,7 +449,7 @@ class _Server(ThreadingWSGIServer):
         self.setup_environ()
 
 
-def _listening(application: Application, host: str, port: int) -> ThreadingWSGIServer:
+def _listen(application: Application, host: str, port: int) -> ThreadingWSGIServer:
     try:
         ((family, *_), *_) = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         kind = type("_Server", (_Server,), {"address_family": family})

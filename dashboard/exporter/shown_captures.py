@@ -11,9 +11,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from npuscope.collector.store import mirror
-from npuscope.collector.store.compact_files import COMPACTED
+from npuscope.collector.store.compact_files import COMPACT_FILE
 from npuscope.collector.store.manifest import (
-    DROPPED,
+    DROPPED_FILE,
     INDEX,
     Manifest,
     capture_manifests,
@@ -61,7 +61,7 @@ def version_key(store: Path) -> Key:
         mirror.refresh(store)
         parts.append(_state(store / mirror.TAGS))
     for folder in _folders(store):
-        files = tuple(_state(folder / name) for name in (INDEX, COMPACTED, DROPPED))
+        files = tuple(_state(folder / name) for name in (INDEX, COMPACT_FILE, DROPPED_FILE))
         parts.append((str(folder), files, _is_settled(folder)))
     return tuple(parts)
 

@@ -109,7 +109,6 @@ def take_snapshot(
     now_s: float,
     expire_s: float | None = None,
     with_experts: bool = False,
-    memory_bytes: int = MEMORY_BYTES,
     run: str | None = None,
     use: ModelUse | None = None,
     given_peaks: Mapping[str, float] | None = None,
@@ -135,7 +134,7 @@ def take_snapshot(
         flops = partial(flops_gauges, use=use, given_peaks=given_peaks, tell=tell)
         held = partial(_baseline_gauges, runs=runs, baseline=baseline, tell=tell)
         health = partial(health_gauges, store=store)
-        frames |= _gather(store, runs, (flops, held, health), with_experts, memory_bytes)
+        frames |= _gather(store, runs, (flops, held, health), with_experts)
     samples = {
         gauge.name: samples_of(gauge, frames[gauge.name])
         for gauge in GAUGES
@@ -185,23 +184,22 @@ def _gather(
     runs: Sequence[Run],
     questions: Sequence[Callable[[duckdb.DuckDBPyConnection, Sequence[str]], Frames]],
     with_experts: bool,
-    memory_bytes: int,
 ) -> Frames:
     newest = [one for run in runs for one in run.captures[0]]
     every = [one for run in runs for ranks in run.captures for one in ranks]
     frames: Frames = {}
     con = stores.over(store, every, summaries=summary_versions())
     try:
-        _limit(con, memory_bytes)
-        open_across(store, con, memory_bytes=memory_bytes)
+        _limit(con)
+        open_across(store, con, memory_bytes=MEMORY_BYTES)
         frames |= _blame_gauges(con, {run.name: run.names for run in runs})
     finally:
         con.close()
     con = stores.over(store, newest, summaries=summary_versions())
     try:
-        _limit(con, memory_bytes)
+        _limit(con)
         open_views(con)
-        open_across(store, con, memory_bytes=memory_bytes)
+        open_across(store, con, memory_bytes=MEMORY_BYTES)
         frames |= metric_gauges(con, _KEYS)
         for gauges in questions:
             frames |= gauges(con, _KEYS)
@@ -213,8 +211,8 @@ def _gather(
     return frames
 
 
-def _limit(con: duckdb.DuckDBPyConnection, memory_bytes: int) -> None:
-    con.execute(f"set memory_limit = '{memory_bytes >> 20}MiB'")
+def _limit(con: duckdb.DuckDBPyConnection) -> None:
+    con.execute(f"set memory_limit = '{MEMORY_BYTES >> 20}MiB'")
     con.execute("set threads = 2")
 
 

@@ -132,7 +132,7 @@ def _communication(of: FigureRequest) -> MaybeFigure:
     return None if is_unknown else communication.masking_figure(rows, of.say)
 
 
-def _waiting(of: FigureRequest) -> MaybeFigure:
+def _waits(of: FigureRequest) -> MaybeFigure:
     rows = mean_waits(of.con, of.scope)
     return None if rows.is_empty() else communication.waiting_figure(rows, of.say)
 
@@ -344,7 +344,7 @@ def _support(of: FigureRequest) -> MaybeFigure:
 # By the names that pages give them and heads of metrics tell.
 FIGURES: dict[str, Callable[[FigureRequest], MaybeFigure]] = {
     "mfu": _mfu, "masking": _masking, "waterfall": _waterfall, "ranks": _ranks,
-    "communication": _communication, "parts": _parts, "waiting": _waiting, "links": _links,
+    "communication": _communication, "parts": _parts, "waiting": _waits, "links": _links,
     "contention": _contention, "matrix": _matrix,
     "load": _load, "devices": _devices, "device_tokens": _device_tokens, "times": _times,
     "cost": _cost, "plan": _plan, "plan_gain": _plan_gain,

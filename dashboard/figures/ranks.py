@@ -132,13 +132,13 @@ def _host_lines(figure: go.Figure, ranks: pl.DataFrame) -> go.Figure:
     return figure
 
 
-def culprits_figure(ranked: pl.DataFrame, silent: pl.DataFrame, say: Say) -> go.Figure:
+def culprits_figure(ranking: pl.DataFrame, silent: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `by_rank`: the waiting that each rank causes in a step, those suspected in one strong
     colour with their name, all others muted; ranks of `silent` (rank, reason) as grey marks.
 
     Of more than can be drawn those that cause most; as many silent ranks as others.
     """
-    top_rows = ranked.head(MOST_CULPRITS)
+    top_rows = ranking.head(MOST_CULPRITS)
     told_ms = (top_rows["caused_wait_ns"].fill_null(0) / top_rows["step_count"] / 1e6).to_list()
     rows = top_rows.with_columns(wait_ms=pl.Series(told_ms, dtype=pl.Float64))
     top = max([*told_ms, 1e-6])
@@ -173,7 +173,9 @@ def culprits_figure(ranked: pl.DataFrame, silent: pl.DataFrame, say: Say) -> go.
             hovertemplate=f"{say('rank')} %{{x}}: %{{customdata}}<extra></extra>",
         )
     part = "Waiting that each rank causes in a step: {count} of {every} ranks"
-    title = of_many("Waiting that each rank causes in a step", part, top_rows.height, ranked.height)
+    title = of_many(
+        "Waiting that each rank causes in a step", part, top_rows.height, ranking.height
+    )
     figure.update_layout(showlegend=True, barmode="overlay")
     figure = lay_out(figure, say, title, height_px=320, x=say("rank"), y=say("ms per step"))
     every = sorted({*top_rows["rank"], *grey["rank"]})

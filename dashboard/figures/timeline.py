@@ -190,7 +190,7 @@ def lanes_figure(rows: pl.DataFrame, window_ns: tuple[int, int], say: Say) -> go
             name=say(name),
             marker={"color": colour, "line": {"width": 0}},
             text=[
-                _fitting(text, room) if kind != "overlap" else ""
+                _shorten(text, room) if kind != "overlap" else ""
                 for text, room in zip(labels, rooms, strict=True)
             ],
             textposition="inside",
@@ -221,7 +221,7 @@ def lanes_figure(rows: pl.DataFrame, window_ns: tuple[int, int], say: Say) -> go
     return figure
 
 
-def _fitting(name: str, letters: int) -> str:
+def _shorten(name: str, letters: int) -> str:
     """The beginning of a name as far as there is room, or nothing."""
     if len(name) <= letters:
         return name

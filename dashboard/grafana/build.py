@@ -55,7 +55,7 @@ def lines(
     unit: str,
     note: str,
     width: int = 12,
-    stacked: bool = False,
+    is_stacked: bool = False,
 ) -> timeseries.Panel:
     """Values over time; `targets` are (PromQL, legend)."""
     panel = (
@@ -73,7 +73,7 @@ def lines(
             .sort(common_models.SortOrder.DESCENDING)
         )
     )  # fmt: skip
-    if stacked:
+    if is_stacked:
         panel = panel.fill_opacity(60).stacking(
             common.StackingConfig().mode(common_models.StackingMode.NORMAL)
         )
@@ -216,7 +216,7 @@ def overview() -> dashboard.Dashboard:
             lines(
                 "Parts of a step",
                 (f"avg by (part) (npuscope_step_part_seconds{{{RUN}}})", "{{part}}"),
-                unit="s", note="Of a mean rank and step, mean of the chosen runs.", stacked=True,
+                unit="s", note="Of a mean rank and step, mean of the chosen runs.", is_stacked=True,
             ),
             bars(
                 "From the peak to what is achieved",
@@ -462,7 +462,8 @@ def training_health() -> dashboard.Dashboard:
             lines(
                 "Phases of reinforcement learning",
                 (f"avg by (phase) (npuscope_health_phase_seconds{{{RUN}}})", "{{phase}}"),
-                unit="s", note="Mean of all logged steps; phases add up to the step.", stacked=True,
+                unit="s", is_stacked=True,
+                note="Mean of all logged steps; phases add up to the step.",
             ),
         ),
     )  # fmt: skip

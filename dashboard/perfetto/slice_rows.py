@@ -28,7 +28,7 @@ def statements(name: str) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def place(con: duckdb.DuckDBPyConnection, source: str, *, nested: bool) -> None:
+def place(con: duckdb.DuckDBPyConnection, source: str, *, is_nested: bool) -> None:
     """Find the row of every slice of a source (key_a, key_b, start_ns, end_ns).
 
     Makes the temporary tables `timeline_keys` (track, key_a, key_b) and `timeline_moved` (track,
@@ -38,7 +38,7 @@ def place(con: duckdb.DuckDBPyConnection, source: str, *, nested: bool) -> None:
     sql = statements("slice_rows.sql")
     for name in ("keys", "spans", "moved"):
         con.execute(sql[name].replace("_source", source))
-    if not nested:
+    if not is_nested:
         con.execute(sql["overlapping"])
         lanes = flat_lanes(_asked_slices(con))
     else:

@@ -23,7 +23,7 @@ KINDS = {
     "marks": "marks",
     "host": "host",
 }
-_NESTED = frozenset({"device_marks", "marks", "host"})
+_NESTED_KINDS = frozenset({"device_marks", "marks", "host"})
 _KEYS = {"overlap": "select distinct lane as key_a, unnest([0, 1]) as key_b from overlap_labels"}
 
 
@@ -31,10 +31,6 @@ _KEYS = {"overlap": "select distinct lane as key_a, unnest([0, 1]) as key_b from
 class Track:
     """A row of slices: `number` is its thread id in the trace and its place from the top."""
 
-    kind: str
-    key_a: int | None
-    key_b: int | None
-    lane: int
     number: int
     name: str
 
@@ -90,9 +86,9 @@ def tracks_of(
     number) for who writes the slices.
     """
     if kind in _KEYS:
-        place(con, f"select *, 0 as start_ns, 0 as end_ns from ({_KEYS[kind]})", nested=True)
+        place(con, f"select *, 0 as start_ns, 0 as end_ns from ({_KEYS[kind]})", is_nested=True)
     else:
-        place(con, source, nested=kind in _NESTED)
+        place(con, source, is_nested=kind in _NESTED_KINDS)
     rows = con.execute("""
         select k.track, key_a, key_b, lane
         from timeline_keys as k
@@ -109,7 +105,7 @@ def tracks_of(
         name, what = name_of or (_name(kind, key_a, key_b, several=several), "")
         # The first row says what stands there, further ones belong to it.
         name = f"{name} ({lane + 1})" if lane else f"{name}{what}"
-        tracks.append(Track(kind, key_a, key_b, lane, number, name))
+        tracks.append(Track(number, name))
         tracks_here.append((track, key_a, key_b, lane, number))
     con.execute("""
         create or replace temp table timeline_tracks

@@ -33,11 +33,11 @@ def comparison_blocks(
     """The whole answer as a document; `places` are A and B as they were given."""
     return [
         Heading("npuscope compare"), Facts((("A", places[0]), ("B", places[1]))),
-        *comparison_tables(comparison), *remaining(notes),
+        *comparison_tables(comparison), *note_blocks(notes),
     ]  # fmt: skip
 
 
-def remaining(notes: Sequence[str]) -> list[Block]:
+def note_blocks(notes: Sequence[str]) -> list[Block]:
     """What to know beside the figures, where there is any."""
     return [Bullets("What to know about these figures", tuple(notes))] if notes else []
 

@@ -15,7 +15,7 @@ from npuscope.messages import Message
 from ..terminal.measures import figure
 from ..terminal.tables import Column, FittedTable
 from .blocks import Block, Bullets, Facts, Heading, Sentence
-from .comparison import remaining, where_from
+from .comparison import note_blocks, where_from
 
 _VERDICTS = {
     "kept": "kept",
@@ -28,33 +28,33 @@ _LEVELS = {"broken": "error", "not_enough": "warning", "unknown": "warning", "ke
 
 
 def gate_blocks(
-    judged: pl.DataFrame, comparison: Comparison, places: tuple[str, str], notes: list[str]
+    verdicts: pl.DataFrame, comparison: Comparison, places: tuple[str, str], notes: list[str]
 ) -> list[Block]:
     """Rows of the metric `gate` first, then where the difference comes from; `places` are A and B
     as they were given."""
     blocks = (
         [Bullets("Warnings", tuple(warned))]
-        if (warned := warnings(judged, comparison.unit))
+        if (warned := warnings(verdicts, comparison.unit))
         else []
     )
     return [
-        Heading("npuscope gate"), _summary(judged), Facts((("A", places[0]), ("B", places[1]))),
-        limits_table(judged), *blocks, where_from(comparison), *remaining(notes),
+        Heading("npuscope gate"), _summary(verdicts), Facts((("A", places[0]), ("B", places[1]))),
+        limits_table(verdicts), *blocks, where_from(comparison), *note_blocks(notes),
     ]  # fmt: skip
 
 
-def _summary(judged: pl.DataFrame) -> Sentence:
-    broken = judged.filter(verdict="broken").height
+def _summary(verdicts: pl.DataFrame) -> Sentence:
+    broken = verdicts.filter(verdict="broken").height
     sentence = "{broken} of {all} limits broken" if broken else "none of {all} limits broken"
-    return Sentence(Message(sentence, broken=broken, all=judged.height))
+    return Sentence(Message(sentence, broken=broken, all=verdicts.height))
 
 
-def limits_table(judged: pl.DataFrame) -> FittedTable:
+def limits_table(verdicts: pl.DataFrame) -> FittedTable:
     """A row per limit, each figure in its measure's unit."""
     rows = [
         {**row, "verdict": _VERDICTS[row["verdict"]]}
         | {key: figure(row["measure"], row[key]) for key in _FIGURES}
-        for row in judged.iter_rows(named=True)
+        for row in verdicts.iter_rows(named=True)
     ]
     return FittedTable(
         [
@@ -68,11 +68,11 @@ def limits_table(judged: pl.DataFrame) -> FittedTable:
     )  # fmt: skip
 
 
-def warnings(judged: pl.DataFrame, unit: str) -> list[str]:
+def warnings(verdicts: pl.DataFrame, unit: str) -> list[str]:
     """What could not be judged, and what would tell: limits that are neither kept nor broken."""
     return [
         sentence(row, unit)
-        for row in judged.iter_rows(named=True)
+        for row in verdicts.iter_rows(named=True)
         if row["verdict"] in ("not_enough", "unknown")
     ]
 
@@ -119,9 +119,9 @@ def _with_unit(measure: str, key: str, value: float | None) -> str:
     return f"{'' if is_mean or value < 0 else '+'}{text}{unit}"
 
 
-def junit(judged: pl.DataFrame, comparison: Comparison) -> str:
+def junit(verdicts: pl.DataFrame, comparison: Comparison) -> str:
     """JUnit XML: a test per limit, failed where it is broken, skipped where it is not judged."""
-    rows = judged.to_dicts()
+    rows = verdicts.to_dicts()
     counts = {
         "tests": len(rows),
         "failures": sum(row["verdict"] == "broken" for row in rows),
@@ -148,10 +148,10 @@ def junit(judged: pl.DataFrame, comparison: Comparison) -> str:
     return tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def workflow_commands(judged: pl.DataFrame, unit: str) -> str:
+def workflow_commands(verdicts: pl.DataFrame, unit: str) -> str:
     """A workflow command per limit, as GitHub reads them from a job's output."""
     lines = []
-    for row in judged.iter_rows(named=True):
+    for row in verdicts.iter_rows(named=True):
         text = str(sentence(row, unit)).replace("%", "%25").replace("\n", "%0A")
         level = _LEVELS[row["verdict"]]
         lines.append(f"::{level} title=npuscope gate {row['limit']}::{text}\n")

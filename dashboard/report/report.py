@@ -115,7 +115,7 @@ def _facts(facts: Mapping[str, Any], least: int | None) -> Facts:
     """What was recorded, in a few lines; the job has `least` ranks, or more."""
     lines = (
         ("ranks", _ranks(facts, least)),
-        ("not captured", _missing(facts)),
+        ("not captured", _missing_ranks(facts)),
         ("parallel", _parallel(facts)),
         ("steps", ", ".join(str(step) for step in facts["steps"] or []) or "not marked"),
         ("recorded", _recording(facts)),
@@ -137,7 +137,7 @@ def _ranks(facts: Mapping[str, Any], least: int | None) -> str:
     return ranks_text
 
 
-def _missing(facts: Mapping[str, Any]) -> str:
+def _missing_ranks(facts: Mapping[str, Any]) -> str:
     """Waiting for them is a part of its own, and what they did is unknown."""
     missing = facts["missing_ranks"]
     return (

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 1.4  # of two seconds: the rest is for starting up
 
 _change = threading.Condition(threading.RLock())
-_doing: list[str] = []
+_tasks: list[str] = []
 _since_s = 0.0
 _is_told = False
 _status: Status | None = None
@@ -36,24 +36,24 @@ _status: Status | None = None
 def waiting(what: str) -> Iterator[None]:
     """Say what is being done where it takes long; within another, in its place."""
     with _change:
-        _doing.append(what)
+        _tasks.append(what)
         _renew()
-        if len(_doing) == 1:
+        if len(_tasks) == 1:
             threading.Thread(target=_tell_in_time, daemon=True).start()
     try:
         yield
     finally:
         with _change:
-            _doing.pop()
-            _renew() if _doing else quiet()
+            _tasks.pop()
+            _renew() if _tasks else quiet()
             _change.notify_all()
 
 
 def now(what: str) -> None:
     """From here on this is being done."""
     with _change:
-        if _doing:
-            _doing[-1] = what
+        if _tasks:
+            _tasks[-1] = what
             _renew()
 
 
@@ -86,7 +86,7 @@ def _renew() -> None:
 
 def _tell_in_time() -> None:
     with _change:
-        while _doing:
+        while _tasks:
             left_s = _since_s + PATIENCE_S - time.monotonic()
             if _is_told:
                 _change.wait()
@@ -100,7 +100,7 @@ def _tell_in_time() -> None:
 def _tell() -> None:
     global _status, _is_told
     _is_told = True
-    line = one_line(_doing[-1])
+    line = one_line(_tasks[-1])
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         tell(f"{line} ...\n")
         return

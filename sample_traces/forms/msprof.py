@@ -38,7 +38,7 @@ _NAMES = {
 }  # fmt: skip
 # Ids of one process's devices never meet.
 _APART = 1_000_000
-Launched = TypeVar("Launched", Kernel, CommOp, Copy)
+Item = TypeVar("Item", Kernel, CommOp, Copy)
 
 
 def write_msprof(
@@ -99,7 +99,7 @@ def _apart(c: Capture, number: int) -> Capture:
             api_connection_id=launch.api_connection_id + number * _APART,
         )
 
-    def all_moved(items: list[Launched]) -> list[Launched]:
+    def all_moved(items: list[Item]) -> list[Item]:
         return [replace(item, launch=move(item.launch)) for item in items]
 
     return replace(

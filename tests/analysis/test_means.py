@@ -6,7 +6,6 @@ from collections.abc import Collection
 from typing import get_args
 
 import duckdb
-import polars as pl
 import pytest
 
 from npuscope.analysis import means, query
@@ -61,10 +60,6 @@ def test_what_is_chosen_is_what_means_are_over(one_operation: duckdb.DuckDBPyCon
         (row,) = means.mean_comm(con, chosen).to_dicts()
         assert row["exposed_attributed_ns"] == expected * MS
     assert means.mean_comm(con, Scope(rank=1)).is_empty()
-    by_step = means.mean_comm(con, is_by_step=True)
-    assert by_step.select("step", "exposed_attributed_ns", "rank_step_count").rows() == [
-        (1, 3.0 * MS, 2)
-    ]
     (kernels,) = means.mean_kernels(con, Scope(rank=1)).to_dicts()
     assert (kernels["type"], kernels["total_ns"], kernels["share_ratio"]) == ("MatMul", 2 * MS, 1)
 
@@ -265,8 +260,9 @@ def test_ranks_that_hccl_did_not_measure_do_not_thin_out_those_it_did() -> None:
         ]  # fmt: skip
         assert (row["op_count"], row["total_ns"]) == (2 / 5, 6 * MS / 5)
         assert (row["transit_ns"], row["wait_ns"], row["size_bytes"]) == (4e6 / 5, 2e6 / 5, None)
-    by_step = means.mean_comm(con, by="type", is_by_step=True).filter(pl.col("op_type") == "send")
-    assert by_step.select("step", "rank_count", "op_count").rows() == [(1, 2, 0.5), (2, 1, 1.0)]
+    for step, (rank_count, op_count) in ((1, (2, 0.5)), (2, (1, 1.0))):
+        of_step = means.mean_comm(con, Scope(step=step), by="type").filter(op_type="send")
+        assert of_step.select("rank_count", "op_count").rows() == [(rank_count, op_count)]
 
 
 def test_each_figure_is_the_mean_of_those_who_know_it() -> None:

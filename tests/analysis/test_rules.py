@@ -15,7 +15,7 @@ from npuscope.analysis import rules
 from npuscope.analysis.ranks import derive
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
-from npuscope.collector.store.derived_tier import DERIVED
+from npuscope.collector.store.derived_tier import DERIVED_FOLDER
 from npuscope.collector.store.manifest import MANIFEST
 from npuscope.sample_traces.generate import small, write_job
 from tests.conftest import REPOSITORY
@@ -136,7 +136,7 @@ def test_results_are_computed_again_where_a_rule_has_changed(rooms: Path, tmp_pa
             [sys.executable, "-c", ASKED, str(tmp_path / "store")],
             check=True, env={"PYTHONPATH": str(rooms.parent)}, cwd=tmp_path,
         )  # fmt: skip
-        (manifest,) = tmp_path.glob(f"store/run=*/capture=*/{DERIVED}/{MANIFEST}")
+        (manifest,) = tmp_path.glob(f"store/run=*/capture=*/{DERIVED_FOLDER}/{MANIFEST}")
         tables = json.loads(manifest.read_text())["tables"].values()
         return sorted(manifest.parent / table["file"] for table in tables if table["file"])
 

@@ -23,7 +23,7 @@ from npuscope.collector.readers.metadata.profiler_metadata import read_metadata
 from npuscope.collector.small_files import LIST_BYTES, SMALL_BYTES, read_own, read_small
 from npuscope.collector.store import retention
 from npuscope.collector.store.cache import cached_stores
-from npuscope.collector.store.compact_files import COMPACTED, CompactFiles, read_compacted
+from npuscope.collector.store.compact_files import COMPACT_FILE, CompactFiles, read_compacted
 from npuscope.collector.store.derived_tier import read_derived
 from npuscope.collector.store.manifest import (
     INDEX,
@@ -83,7 +83,7 @@ def identify_file(path: Path) -> None:
 
 READERS: dict[str, Callable[[Path], object]] = {
     WATCH_STATE: lambda path: read_watch_state(path.parent),
-    COMPACTED: lambda path: read_compacted(path.parent),
+    COMPACT_FILE: lambda path: read_compacted(path.parent),
     INDEX: lambda path: read_index(path.parent),
     MANIFEST: lambda path: [read_manifest(path.parent), read_derived(path.parent)],
     f"rank=0/{MANIFEST}": lambda path: capture_manifests(path.parents[1]),
@@ -135,7 +135,7 @@ def test_what_a_store_names_is_not_reached_through_a_link(tmp_path: Path) -> Non
     elsewhere = tmp_path / "elsewhere.json"
     elsewhere.write_text('{"batches": [], "version": 7}')
     (tmp_path / WATCH_STATE).symlink_to(elsewhere)
-    (tmp_path / COMPACTED).symlink_to(elsewhere)
+    (tmp_path / COMPACT_FILE).symlink_to(elsewhere)
     assert read_watch_state(tmp_path) is None
     assert read_compacted(tmp_path) == CompactFiles()
     with pytest.raises(OSError, match="it is a link"):

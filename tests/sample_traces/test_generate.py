@@ -17,8 +17,8 @@ import pytest
 from npuscope.collector import schema
 from npuscope.sample_traces.capture import Capture, captures
 from npuscope.sample_traces.generate import (
-    COMMITTED,
     COMMITTED_FORMS,
+    COMMITTED_JOB,
     canonical_frames,
     main,
     small,
@@ -342,4 +342,4 @@ def test_committed_sample_is_what_the_generator_writes(tmp_path: Path) -> None:
     changed = [name for name in made if made[name] != committed[name]]
     assert not changed, "run: python -m npuscope.sample_traces.generate sample_traces/moe_8_ranks"
     assert sum(path.stat().st_size for path in SAMPLE.rglob("*")) < 8_000_000
-    assert set(COMMITTED_FORMS) == set(range(COMMITTED.world_size))
+    assert set(COMMITTED_FORMS) == set(range(COMMITTED_JOB.world_size))

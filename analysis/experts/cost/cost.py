@@ -202,19 +202,19 @@ def imbalance_cost(
     """Columns LAYER, a row per step, phase and layer.
 
     `costs` are of `token_cost`, `lengths` of `flops.lengths.step_lengths`, `waits` of
-    `exchanges.waits`, `hidden` of `hidden.exposed_ratios`. excess_tokens: those of the fullest
-    device of an expert-parallel group beyond the group's mean, mean over the groups_count groups
-    that hold the layer. grouped_excess_ns: how much longer the layer's grouped matmuls take on the
-    fullest device than if tokens were even: times ns_per_token, less where a floor makes them as
-    long anyway; activation_excess_ns: the same of the activations between them; exchange_excess_ns:
-    how much longer its all-to-alls take; exchange_exposed_ns: the part of that which compute does
-    not hide, all of it where that is not known; excess_ns: what is known of grouped_excess_ns and
-    exchange_exposed_ns; excess_error_ns: its standard error. By totals of a step: devices that are
-    fullest in turns, one micro-batch after the other, cost more. stage: pipeline stage of the ranks
-    that tell or counted the layer; NULL where they are several or unknown. step_ns: the stage's
-    longest; ep_wait_...: what the stage's ranks really waited in their all-to-alls, on average, in
-    all layers of the step together. What compares devices is NULL where no group tells more than
-    one of them: of one alone nothing is too many.
+    `exchanges.waits`, `hidden` of `hidden_share.exposed_ratios`. excess_tokens: those of the
+    fullest device of an expert-parallel group beyond the group's mean, mean over the groups_count
+    groups that hold the layer. grouped_excess_ns: how much longer the layer's grouped matmuls take
+    on the fullest device than if tokens were even: times ns_per_token, less where a floor makes
+    them as long anyway; activation_excess_ns: the same of the activations between them;
+    exchange_excess_ns: how much longer its all-to-alls take; exchange_exposed_ns: the part of that
+    which compute does not hide, all of it where that is not known; excess_ns: what is known of
+    grouped_excess_ns and exchange_exposed_ns; excess_error_ns: its standard error. By totals of a
+    step: devices that are fullest in turns, one micro-batch after the other, cost more. stage:
+    pipeline stage of the ranks that tell or counted the layer; NULL where they are several or
+    unknown. step_ns: the stage's longest; ep_wait_...: what the stage's ranks really waited in
+    their all-to-alls, on average, in all layers of the step together. What compares devices is NULL
+    where no group tells more than one of them: of one alone nothing is too many.
     """
     tokens = pl.col("tokens")
     line = {

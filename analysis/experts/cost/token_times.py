@@ -268,7 +268,7 @@ _CONTRADICT = 2.5  # standard errors
 
 
 def _with_shared_rate(products: pl.DataFrame) -> pl.DataFrame:
-    """Products of `token_times.fitted`, _FITTED, their slopes weighted with the shared rate's.
+    """Products with their fitted lines, the slopes weighted with the shared rate's.
 
     base_ns follows from level_ns; it is no less than 0 unless that is beyond its error. Slopes that
     are not above 0 then are unknown: NULL with all their figures.

@@ -22,8 +22,8 @@ def device_loads(
     """Tokens of each device: PLACE, device, tokens (Float64), basis; sorted.
 
     `rows` are of `expert_load`, `placement` of `expert_placement`, `loads` what
-    `metrics.expert_loads` makes of the rows, computed where they are not given. A layer whose rows
-    all tell `ep_rank` is measured: device = ep_rank; the expert may be unknown, and the layer
+    `imbalance.expert_loads` makes of the rows, computed where they are not given. A layer whose
+    rows all tell `ep_rank` is measured: device = ep_rank; the expert may be unknown, and the layer
     (NULL: all of them). Any other layer goes by where its experts are (`expert_places`). Layers
     with none of these are left out.
     """

@@ -1,7 +1,7 @@
 """Tokens that were routed nowhere: tokens of the step x top-k, less those that experts got.
 
 What was counted may differ for other reasons: recomputation that counts twice, a top-k that is
-another, ranks that did not count. Then nothing is said to be dropped, see `checked_sums`.
+another, ranks that did not count. Then nothing is said to be dropped, see `check_sums`.
 
 Whether counts of tokens can be right, and which layer of one source is which of another.
 
@@ -56,7 +56,7 @@ class RouterTokens:
 RoutedBy = Mapping[tuple[str, str], RouterTokens]
 
 
-def with_dropped(layers: pl.DataFrame, routed: RoutedBy) -> pl.DataFrame:
+def with_dropped(layers: pl.DataFrame, routing: RoutedBy) -> pl.DataFrame:
     """Layers (PLACE, tokens) with dropped_tokens and dropped_ratio (of what was routed).
 
     NULL where what was routed is not told, ranks are missing, more was counted than routed, or as
@@ -64,7 +64,7 @@ def with_dropped(layers: pl.DataFrame, routed: RoutedBy) -> pl.DataFrame:
     """
     rows = [
         (*place, one.tokens_per_step, one.top_k)
-        for place, one in routed.items()
+        for place, one in routing.items()
         if not one.is_short
     ]
     tokens, each, top_k = (pl.col(name) for name in ("tokens", "tokens_per_step", "top_k"))
@@ -108,23 +108,23 @@ def doubts(con: duckdb.DuckDBPyConnection, *, run: str, capture: str) -> list[st
     notes = kernel_notes(con, tables)
     if not notes:
         trained = expert_loads(tables.load).filter(_TRAINING)
-        notes = list(checked_sums(trained.select(*PLACE, "expert", "tokens")).notes)
+        notes = check_sums(trained.select(*PLACE, "expert", "tokens"))
     return [Message("expert load: {note}", note=note) for note in notes]
 
 
-def sum_notes(loads: pl.DataFrame, routed: RoutedBy) -> list[str]:
+def sum_notes(loads: pl.DataFrame, routing: RoutedBy) -> list[str]:
     """What does not fit between counts and tokens x top-k, and why drops are not known.
 
-    `loads` are of `metrics.expert_loads`: training only.
+    `loads` are of `imbalance.expert_loads`: training only.
     """
     notes: dict[tuple[str, str], list[str]] = {}
     for place, one in _captures(loads.filter(_TRAINING)).items():
-        sent = routed.get(place, RouterTokens())
-        sums = checked_sums(
+        sent = routing.get(place, RouterTokens())
+        misfits = check_sums(
             one.select(*PLACE, "expert", "tokens"),
             tokens_per_step=sent.tokens_per_step, top_k=sent.top_k,
         )  # fmt: skip
-        notes[place] = [*sums.notes, *_unknown(sent)]
+        notes[place] = [*misfits, *_unknown(sent)]
     return told_by(notes)
 
 
@@ -162,20 +162,11 @@ def _captures(rows: pl.DataFrame) -> dict[tuple[str, str], pl.DataFrame]:
 _WITHIN_RATIO = 0.005
 
 
-@dataclass(frozen=True, slots=True)
-class _SumCheck:
-    """`ratio` of what a layer has in the median to tokens x top-k, NULL where these are unknown;
-    `is_twice`: layers count everything twice; `notes` say so, or what else does not fit."""
-
-    ratio: float | None
-    is_twice: bool
-    notes: tuple[str, ...] = ()
-
-
-def checked_sums(
+def check_sums(
     rows: pl.DataFrame, *, tokens_per_step: int | None = None, top_k: int | None = None
-) -> _SumCheck:
-    """Compare the tokens of each step and layer over all experts with tokens x top-k.
+) -> list[str]:
+    """What does not fit between the tokens of each step and layer over all experts and tokens x
+    top-k: layers that count everything twice, others.
 
     `rows`: step, layer, tokens, each token once (one capture, all ranks, no rank twice);
     `tokens_per_step`: of the whole job. Where either is unknown layers are compared with each
@@ -188,13 +179,12 @@ def checked_sums(
         .filter(pl.col("tokens") > 0)
     )
     if totals.is_empty():
-        return _SumCheck(None, False)
+        return []
     if not tokens_per_step or not top_k:
         return _among_layers(totals)
     layers = totals.group_by("layer").agg(
         (pl.col("tokens") / (tokens_per_step * top_k)).median().alias("ratio")
     )
-    ratio = float(layers.select(pl.col("ratio").median()).item())
     notes: list[str] = []
     twice = layers.filter((pl.col("ratio") / 2 - 1).abs() <= _WITHIN_RATIO)
     if twice.height:
@@ -209,7 +199,7 @@ def checked_sums(
     )
     if others.height:
         notes.append(_misfit(others, tokens_per_step, top_k))
-    return _SumCheck(ratio, twice.height > 0, tuple(notes))
+    return notes
 
 
 def against_kernels(counted: pl.DataFrame, computed: pl.DataFrame) -> list[str]:
@@ -273,7 +263,7 @@ def matched_layers(these: Sequence[int], those: Sequence[int]) -> dict[int, int]
     return dict(zip(ours, theirs, strict=True)) if len(ours) == len(theirs) else None
 
 
-def _among_layers(totals: pl.DataFrame) -> _SumCheck:
+def _among_layers(totals: pl.DataFrame) -> list[str]:
     least = totals.with_columns(
         (pl.col("tokens") / pl.col("tokens").min().over("step")).alias("ratio")
     )
@@ -281,8 +271,8 @@ def _among_layers(totals: pl.DataFrame) -> _SumCheck:
     twice = layers.filter((pl.col("ratio") / 2 - 1).abs() <= _WITHIN_RATIO)
     once = layers.filter((pl.col("ratio") - 1).abs() <= _WITHIN_RATIO)
     if twice.is_empty() or twice.height + once.height < layers.height:
-        return _SumCheck(None, False)
-    return _SumCheck(None, True, (_twice(twice, Message("the others")),))
+        return []
+    return [_twice(twice, Message("the others"))]
 
 
 def _twice(layers: pl.DataFrame, what: str) -> str:

@@ -101,15 +101,17 @@ def tables_of(load: pl.DataFrame, placement: pl.DataFrame | None = None) -> Expe
     return ExpertTables(load, held, pl.DataFrame(schema=_RANKS))
 
 
-def with_trace(tables: ExpertTables, traced: pl.DataFrame) -> ExpertTables:
+def with_trace(tables: ExpertTables, trace_rows: pl.DataFrame) -> ExpertTables:
     """The tables with the load of devices that the trace tells: rows without an expert.
 
-    `traced` is from `from_trace.trace_load`. A rank's device is its place in its expert-parallel
-    group; ranks whose place is not known are left out. So are tokens of no certain layer, but where
-    the job has one stage: there they are those of all layers, the layer is NULL.
+    `trace_rows` is from `from_trace.trace_load`. A rank's device is its place in its
+    expert-parallel group; ranks whose place is not known are left out. So are tokens of no certain
+    layer, but where the job has one stage: there they are those of all layers, the layer is NULL.
     """
     rank = ["run", "capture", "rank"]
-    rows_with_places = traced.join(tables.ranks.select(*rank, "device", "pp_size"), on=rank).filter(
+    rows_with_places = trace_rows.join(
+        tables.ranks.select(*rank, "device", "pp_size"), on=rank
+    ).filter(
         pl.col("device").is_not_null(),
         pl.col("layer").is_not_null() | (pl.col("pp_size") == 1),
     )
@@ -187,7 +189,7 @@ def even_nodes(loads: pl.DataFrame, nodes: int) -> pl.DataFrame:
 
 
 def load_matrix(loads: pl.DataFrame) -> LoadMatrix:
-    """Loads of one run, capture and phase as a matrix; `loads` is from `metrics.expert_loads`."""
+    """Loads of one run, capture and phase as a matrix; `loads` is from `imbalance.expert_loads`."""
     axes = [loads[name].unique().sort(nulls_last=True) for name in ("step", "layer", "expert")]
     tokens = np.full([len(axis) for axis in axes], np.nan)
     at = [

@@ -61,13 +61,13 @@ _PHASE = ("run", "capture", "phase")
 def by_layer(
     tables: ExpertTables,
     scope: PartName = "global",
-    routed: RoutedBy | None = None,
+    routing: RoutedBy | None = None,
     nodes: int | None = None,
 ) -> pl.DataFrame:
     """Rows of the metric: see `imbalance.expert_metrics`, `scopes` and `dropped_tokens` (of scope
     global); `nodes` as in `by_node`."""
     layers = _layers(tables, scope, nodes)
-    by_rule = routed if routed is not None and scope == "global" else {}
+    by_rule = routing if routing is not None and scope == "global" else {}
     return (
         with_dropped(layers, by_rule)
         .with_columns(scope=pl.lit(scope))
@@ -308,12 +308,12 @@ def view(
     top: int | None = None,
     nodes: int | None = None,
     scope: PartName = "global",
-    routed: RoutedBy | None = None,
+    routing: RoutedBy | None = None,
 ) -> pl.DataFrame:
     """Rows by one key; `top` keeps that many of each step (by time: of each phase). `scope` is for
-    layers and time, `nodes` for these and nodes, `routed` for layers."""
+    layers and time, `nodes` for these and nodes, `routing` for layers."""
     rows_of: dict[By, Callable[[], pl.DataFrame]] = {
-        "layer": lambda: by_layer(tables, scope, routed, nodes),
+        "layer": lambda: by_layer(tables, scope, routing, nodes),
         "expert": lambda: by_expert(tables),
         "device": lambda: by_device(tables),
         "node": lambda: by_node(tables, nodes),
@@ -397,7 +397,7 @@ _SERIES = ("run", "capture", "phase", "layer")
 def steadiness(loads: pl.DataFrame) -> pl.DataFrame:
     """Each step beside the one before it in its phase and layer, a row per pair.
 
-    `loads` is from `metrics.expert_loads`; rows without a step have no order and are left out.
+    `loads` is from `imbalance.expert_loads`; rows without a step have no order and are left out.
     Over the experts of both steps: PLACE, previous_step, experts_count, rank_correlation (Spearman,
     ties share their mean rank; NULL where all loads of a step are equal), hot_count and
     hot_overlap_ratio (share of the hot_count hottest experts that were among the hottest before;

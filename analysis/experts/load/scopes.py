@@ -38,8 +38,8 @@ _CAPTURE = ("run", "capture")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Loads like those of `metrics.expert_loads`, `step` being the number of a part; `units`: run,
-    capture, part, step, scope_index (the lowest rank of a group, or the rank that counted),
+    """Loads like those of `imbalance.expert_loads`, `step` being the number of a part; `units`:
+    run, capture, part, step, scope_index (the lowest rank of a group, or the rank that counted),
     micro_batch (NULL: all)."""
 
     loads: pl.DataFrame

@@ -186,16 +186,16 @@ def backtest(loads: npt.ArrayLike, horizon: int, *, window: int = WINDOW) -> Bac
     )  # fmt: skip
 
 
-def scenarios(loads: npt.ArrayLike, method: str, tested: BackTest, count: int = 64) -> Floats:
+def scenarios(loads: npt.ArrayLike, method: str, back_test: BackTest, count: int = 64) -> Floats:
     """Loads [cases, layers, experts] that may come: the forecast, missed as it was before.
 
     Each case is the forecast for one lead plus what one back-tested forecast for that lead missed,
     all experts together, so that what rises with what is kept. At most `count`, evenly chosen.
     """
     counts = checked_loads(loads)
-    missed = tested.residuals[method]
+    missed = back_test.residuals[method]
     places = np.unique(np.linspace(0, len(missed) - 1, min(count, len(missed))).round().astype(int))
     tokens = expected_tokens(counts)[:, None]
-    ahead = {lead: proportions(forecast(counts, method, lead=lead)) for lead in tested.leads}
-    came = np.stack([ahead[int(tested.lead_of[case])] + missed[case] for case in places])
+    ahead = {lead: proportions(forecast(counts, method, lead=lead)) for lead in back_test.leads}
+    came = np.stack([ahead[int(back_test.lead_of[case])] + missed[case] for case in places])
     return proportions(np.clip(came, 0.0, None)) * tokens

@@ -171,7 +171,10 @@ def checked_sizes(experts: int, devices: int, slots: int, nodes: int = 1) -> Non
 
 
 def checked_placement(placement: npt.ArrayLike, layers: int, experts: int) -> Placement:
-    """The placement as int64; UsageError where it does not place these experts of these layers."""
+    """The placement [layers, devices, slots] of experts, EMPTY where a slot has none, as int64.
+
+    Raises UsageError where it has another shape or lacks one of the experts.
+    """
     array = np.asarray(placement)
     if array.ndim != 3 or len(array) != layers or not np.issubdtype(array.dtype, np.integer):
         raise UsageError(

@@ -14,7 +14,7 @@ from .step_time import Cost
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a plan is asked for; see `planning.plan`. Bytes per s of a device's link; token_bytes:
+    """What a plan is asked for; see `plan_moves.plan`. Bytes per s of a device's link; token_bytes:
     of one token and expert in a step, there and back; None for both: as the capture tells."""
 
     devices: int

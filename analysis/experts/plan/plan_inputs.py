@@ -80,7 +80,8 @@ def placed_now(
     current: npt.ArrayLike | None, layers: int, experts: int, devices: int, slots: int,
     notes: list[str],
 ) -> Placement:  # fmt: skip
-    """The current placement with empty slots to `slots`, or experts in their order, with a note."""
+    """The current placement [layers, devices, slots now] with empty slots to `slots`, or experts in
+    their order, with a note. Raises UsageError where it is of other devices or experts."""
     if current is None:
         notes.append(
             "no placement for this number of devices is recorded: experts are assumed to be"
@@ -102,7 +103,8 @@ def placed_now(
 def forecast_loads(
     loads: Floats, horizon: int, notes: list[str]
 ) -> tuple[str, BackTest | None, Floats, Floats]:
-    """Method, its test, the load in the middle of the horizon, and loads that may come."""
+    """Method, its test (None: too few steps), the load [layers, experts] in the middle of the
+    horizon, and loads [cases, layers, experts] that may come, of loads [steps, layers, experts]."""
     if len(loads) < 3:
         notes.append(
             Message(

@@ -411,7 +411,11 @@ def flops_of(
     output_dtypes: Cell = None,
     output_formats: Cell = None,
 ) -> KernelFlops | None:
-    """FLOPs of one kernel, from the cells of its row; None where its type multiplies nothing."""
+    """FLOPs of one kernel, from the cells of its row; None where its type multiplies nothing.
+
+    Cells are as the profiler writes them: `"16,2048;2048,6144"`, `FLOAT16;FLOAT16`. Where they do
+    not tell, the result has a reason in place of FLOPs.
+    """
     count = _rule(type_)
     if count is None:
         return None

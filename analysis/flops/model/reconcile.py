@@ -176,21 +176,15 @@ def published_of(model: Model) -> PublishedTraining:
 #   published_mfu_ratio  double[]  the points
 #   error_ratio          double    the largest over the points
 #   reconciles           boolean   whether that is within the tolerance
-def reconcile(
-    model: Model, training: PublishedTraining, *, tolerance: float = TOLERANCE
-) -> tuple[Reconciliation, ...]:
+def reconcile(model: Model, training: PublishedTraining) -> tuple[Reconciliation, ...]:
     """Every convention on every claim of `training`, claims as they stand.
 
     Of each claim the readings as MFU and short forms, then those as HFU, the smallest error first.
-
-    `tolerance`: relative error up to which a convention reconciles.
     """
-    if not 0 < tolerance < 1:
-        raise UsageError(f"tolerance {tolerance}: a ratio between 0 and 1, as 0.01")
     reconciliations = []
     for claim in training.claims:
         rows = [
-            _judge(model, claim, counted, peak, tolerance)
+            _judge(model, claim, counted, peak)
             for counted, peak in product(_counts(model, training), training.peaks)
         ]
         reconciliations += sorted(rows, key=lambda row: (row.reading == "hfu", row.error_ratio))
@@ -254,9 +248,7 @@ def _counts(model: Model, training: PublishedTraining) -> Iterator[_TokenFlops]:
             )
 
 
-def _judge(
-    model: Model, claim: Claim, counted: _TokenFlops, peak: Peak, tolerance: float
-) -> Reconciliation:
+def _judge(model: Model, claim: Claim, counted: _TokenFlops, peak: Peak) -> Reconciliation:
     predicted = tuple(
         point.tokens_per_s * counted.flops / (point.devices * peak.flops_per_s)
         for point in claim.points
@@ -279,7 +271,7 @@ def _judge(
         predicted_mfu_ratio=predicted,
         published_mfu_ratio=stated,
         error_ratio=error,
-        reconciles=error <= tolerance,
+        reconciles=error <= TOLERANCE,
     )
 
 

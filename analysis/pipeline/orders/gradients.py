@@ -105,7 +105,7 @@ def makes_weights_apart(schedule: Schedule) -> bool:
     return any(one.kind == "W" for order in schedule.orders for entry in order for one in entry)
 
 
-def making(graph: Precedence, starts_ns: Times, durations_ns: Times) -> Creation:
+def creation(graph: Precedence, starts_ns: Times, durations_ns: Times) -> Creation:
     """The passes that make gradients of weights of the last micro-batch."""
     devices, columns = len(graph.schedule.orders), starts_ns.shape[1]
     last = max(one.micro_batch for _, entry in graph.entries for one in entry)

@@ -18,7 +18,7 @@ from npuscope.messages import Message
 from ..execution import Precedence, Span, Times, held_at_most, precedence
 from ..measurement import MeasuredPasses
 from ..schedules import Schedule
-from .gradients import Creation, GradientReductions, makes_weights_apart, making
+from .gradients import Creation, GradientReductions, creation, makes_weights_apart
 
 _WEIGHT_UNSURE = 0.25  # of the time of weight gradients, where they were not measured apart
 _SLOW_UNSURE = 0.25  # of what slow ranks make: it is told of all their layers, not of each
@@ -100,7 +100,7 @@ class ExecutedOrder:
         return bubbles_ns
 
 
-def split(measured: MeasuredPasses, facts: Facts, places: int,
+def split(passes: MeasuredPasses, facts: Facts, places: int,
           layers: Sequence[int] | None = None) -> NDArray[np.float64]:  # fmt: skip
     """Which share of each measured place's passes each place of another cut of the model has:
     forward and backward x places x measured places.
@@ -108,12 +108,12 @@ def split(measured: MeasuredPasses, facts: Facts, places: int,
     layers: how many layers each place gets; else as measured where there are as many places, else
     as even as can be. What is no layer stays at its end of the model.
     """
-    if layers is None and places == measured.places:
+    if layers is None and places == passes.places:
         return np.stack([np.eye(places)] * 2)
-    parts = facts.parts or _even_parts(measured.places, places)
+    parts = facts.parts or _even_parts(passes.places, places)
     layers = _layers(parts, places, layers)
     place_of = np.repeat(np.arange(places), layers)
-    result = np.zeros((2, places, measured.places))
+    result = np.zeros((2, places, passes.places))
     ats: list[int] = []
     count = 0
     for part in parts:
@@ -146,14 +146,14 @@ def _layers(parts: Sequence[Part], places: int, layers: Sequence[int] | None) ->
 
 
 def layer_ratios(
-    measured: MeasuredPasses, facts: Facts, schedule: Schedule, layers: Sequence[int] | None
+    passes: MeasuredPasses, facts: Facts, schedule: Schedule, layers: Sequence[int] | None
 ) -> Times:
     """By device how many layers it has under an order for each that it had; 1 where that is
     unknown."""
-    ran, then = measured.graph.schedule.routes[0], schedule.routes[0]
-    count = np.zeros((2, measured.devices))
+    ran, then = passes.graph.schedule.routes[0], schedule.routes[0]
+    count = np.zeros((2, passes.devices))
     if facts.parts is None or (layers is None and len(ran) == len(then)):
-        return np.ones(measured.devices)
+        return np.ones(passes.devices)
     for part in facts.parts:
         count[0, ran[part.place][0]] += part.is_layer
     for (device, _), its in zip(then, _layers(facts.parts, len(then), layers), strict=True):
@@ -162,14 +162,14 @@ def layer_ratios(
     return ratios
 
 
-def _even_parts(measured: int, places: int) -> tuple[Part, ...]:
+def _even_parts(passes: int, places: int) -> tuple[Part, ...]:
     """Where no layers are told apart: each place's passes in equal parts."""
-    each = int(np.lcm(measured, places)) // measured
-    return tuple(Part(place, 1 / each, 1 / each) for place in range(measured) for _ in range(each))
+    each = int(np.lcm(passes, places)) // passes
+    return tuple(Part(place, 1 / each, 1 / each) for place in range(passes) for _ in range(each))
 
 
 def durations(
-    measured: MeasuredPasses,
+    passes: MeasuredPasses,
     facts: Facts,
     graph: Precedence,
     layers: Sequence[int] | None = None,
@@ -181,17 +181,17 @@ def durations(
     """How long the entries of an order take, by entry and column. Raises CannotAnswer where a kind
     of pass is unknown."""
     schedule = graph.schedule
-    shares = split(measured, facts, len(schedule.routes[0]), layers)
-    times = _kinds(measured, facts, schedule, weight_factor)
+    shares = split(passes, facts, len(schedule.routes[0]), layers)
+    times = _kinds(passes, facts, schedule, weight_factor)
     slow = facts.slow_share if slow_share is None else slow_share
     usual = {kind: np.einsum("kj,jmc->kmc", shares[int(kind != "F")],
-                             _of_work(measured, kind, _fill_unknown(one), slow))
+                             _of_work(passes, kind, _fill_unknown(one), slow))
              for kind, one in times.items()}  # fmt: skip
     position = schedule.positions()
     routes = len(schedule.routes)
     count = routes * (1 + max(one.micro_batch for _, entry in graph.entries for one in entry))
-    number = _repeat_micro_batches(count, measured.micro_batches)
-    result = np.zeros((len(graph.entries), measured.starts_ns.shape[1]))
+    number = _repeat_micro_batches(count, passes.micro_batches)
+    result = np.zeros((len(graph.entries), passes.starts_ns.shape[1]))
     first: dict[str, tuple[list[int], list[int], list[int]]] = {}
     second: dict[str, tuple[list[int], list[int], list[int]]] = {}
     for at, (device, entry) in enumerate(graph.entries):
@@ -213,11 +213,11 @@ def durations(
     return result
 
 
-def _of_work(measured: MeasuredPasses, kind: str, times: Times, slow: Times | None) -> Times:
+def _of_work(passes: MeasuredPasses, kind: str, times: Times, slow: Times | None) -> Times:
     """Times of passes without what slow ranks make of them."""
     if slow is None:
         return times
-    routes = measured.graph.schedule.routes
+    routes = passes.graph.schedule.routes
     devices = np.array([[device for device, _ in route] for route in routes]).T
     # Copies of the model take turns with micro-batches.
     of_batch = devices[:, np.arange(times.shape[1]) % len(routes)]
@@ -244,11 +244,11 @@ def _repeat_micro_batches(count: int, recorded_count: int) -> NDArray[np.int64]:
 
 
 def _kinds(
-    measured: MeasuredPasses, facts: Facts, schedule: Schedule, weight_factor: float
+    passes: MeasuredPasses, facts: Facts, schedule: Schedule, weight_factor: float
 ) -> dict[str, Times]:
     """Times of the kinds of passes that an order has."""
     kinds: set[str] = {one.kind for order in schedule.orders for entry in order for one in entry}
-    times = {kind: one for kind, one in measured.alone_ns.items() if kind in kinds}
+    times = {kind: one for kind, one in passes.alone_ns.items() if kind in kinds}
     missing = kinds - set(times)
     if not missing:
         return times
@@ -260,7 +260,7 @@ def _kinds(
                 name=schedule.name,
             )
         )
-    whole = measured.alone_ns["BW"]
+    whole = passes.alone_ns["BW"]
     share = np.array(facts.weight_share)[:, None, None] * weight_factor
     share = np.clip(share, 0.0, 0.95)
     durations = {"B": whole * (1 - share), "W": whole * share, "BW": whole}
@@ -280,41 +280,39 @@ def _fill_unknown(times: Times) -> Times:
     return np.where(is_measured, times, means[:, None, None])
 
 
-def run(measured: MeasuredPasses, facts: Facts, schedule: Schedule,
+def run(passes: MeasuredPasses, facts: Facts, schedule: Schedule,
         layers: tuple[int, ...] | None = None) -> ExecutedOrder:  # fmt: skip
     """An order executed with measured times, that which ran with those of its own entries. Raises
     CannotAnswer, and UsageError where devices would wait for each other."""
-    if len(schedule.orders) != measured.devices:
+    if len(schedule.orders) != passes.devices:
         raise CannotAnswer(
             Message(
                 "{name} is for {count} devices, and the pipeline has {devices}",
-                name=schedule.name, count=len(schedule.orders), devices=measured.devices,
+                name=schedule.name, count=len(schedule.orders), devices=passes.devices,
             )
         )  # fmt: skip
     graph = precedence(schedule)
     has_pairs = any(len(entry) > 1 for _, entry in graph.entries)
-    ratio = measured.pair_ratio if measured.pair_ratio is not None else facts.pair_ratio
+    ratio = passes.pair_ratio if passes.pair_ratio is not None else facts.pair_ratio
     ratio = (1.0 if ratio is None else min(ratio, 1.0)) if has_pairs else None
-    if schedule is measured.graph.schedule and layers is None:
-        usual = measured.ends_ns - measured.starts_ns
-        starts, lengths = measured.lengths(graph, usual)
+    if schedule is passes.graph.schedule and layers is None:
+        usual = passes.ends_ns - passes.starts_ns
+        starts, lengths = passes.lengths(graph, usual)
         nothing = np.zeros_like(lengths)
         return ExecutedOrder(graph, layers, starts, usual, lengths, nothing, lengths, lengths)
-    usual = durations(measured, facts, graph, layers, pair_ratio=ratio)
-    starts, lengths = measured.lengths(graph, usual)
+    usual = durations(passes, facts, graph, layers, pair_ratio=ratio)
+    starts, lengths = passes.lengths(graph, usual)
     others = [lengths]
-    if not set(graph.links) <= set(measured.graph.links):
-        others.append(measured.lengths(graph, usual, 1.0)[1])
-    if makes_weights_apart(schedule) and "W" not in measured.alone_ns:
+    if not set(graph.links) <= set(passes.graph.links):
+        others.append(passes.lengths(graph, usual, 1.0)[1])
+    if makes_weights_apart(schedule) and "W" not in passes.alone_ns:
         for factor in (1 - _WEIGHT_UNSURE, 1 + _WEIGHT_UNSURE):
-            times = durations(
-                measured, facts, graph, layers, weight_factor=factor, pair_ratio=ratio
-            )
-            others.append(measured.lengths(graph, times)[1])
-    if facts.pair_least is not None and has_pairs and measured.pair_ratio is None:
+            times = durations(passes, facts, graph, layers, weight_factor=factor, pair_ratio=ratio)
+            others.append(passes.lengths(graph, times)[1])
+    if facts.pair_least is not None and has_pairs and passes.pair_ratio is None:
         for end in (facts.pair_least, 1.0):
-            times = durations(measured, facts, graph, layers, pair_ratio=end)
-            others.append(measured.lengths(graph, times)[1])
+            times = durations(passes, facts, graph, layers, pair_ratio=end)
+            others.append(passes.lengths(graph, times)[1])
     for share, factor in (
         (facts.slow_least, 1 - _SLOW_UNSURE),
         (facts.slow_share, 1 + _SLOW_UNSURE),
@@ -322,10 +320,10 @@ def run(measured: MeasuredPasses, facts: Facts, schedule: Schedule,
         if share is not None:
             longer = factor * share / (1 - share)  # than without slow ranks
             slow = longer / (1 + longer)
-            times = durations(measured, facts, graph, layers, pair_ratio=ratio, slow_share=slow)
-            others.append(measured.lengths(graph, times)[1])
-    ratios = layer_ratios(measured, facts, schedule, layers)
-    behind, least, most = _behind(measured, facts, graph, starts, usual, ratios)
+            times = durations(passes, facts, graph, layers, pair_ratio=ratio, slow_share=slow)
+            others.append(passes.lengths(graph, times)[1])
+    ratios = layer_ratios(passes, facts, schedule, layers)
+    behind, least, most = _behind(passes, facts, graph, starts, usual, ratios)
     return ExecutedOrder(
         graph, layers, starts, usual, lengths, behind,
         np.min(others, axis=0) + least, np.max(others, axis=0) + most,
@@ -333,7 +331,7 @@ def run(measured: MeasuredPasses, facts: Facts, schedule: Schedule,
 
 
 def _behind(
-    measured: MeasuredPasses,
+    passes: MeasuredPasses,
     facts: Facts,
     graph: Precedence,
     starts_ns: Times,
@@ -343,7 +341,7 @@ def _behind(
     """By column what reducing gradients takes longer behind the last pass than it did, at least and
     at most: whenever in the passes that make gradients they are ready. Nothing where these passes
     are as they were."""
-    ran = measured.graph
+    ran = passes.graph
     is_alike = makes_weights_apart(graph.schedule) == makes_weights_apart(ran.schedule)
     more_places = len(graph.schedule.routes[0]) - len(ran.schedule.routes[0])
     are_moved = bool((layer_ratio != 1).any())
@@ -351,8 +349,8 @@ def _behind(
     if reduced is None or (is_alike and not more_places and not are_moved):
         nothing = np.zeros(starts_ns.shape[1])
         return nothing, nothing, nothing
-    before = making(ran, measured.starts_ns, measured.ends_ns - measured.starts_ns)
-    after = making(graph, starts_ns, durations_ns)
+    before = creation(ran, passes.starts_ns, passes.ends_ns - passes.starts_ns)
+    after = creation(graph, starts_ns, durations_ns)
 
     def length(its: GradientReductions, by: Creation, ready: float | None = None) -> Times:
         length_ns: Times = (by.end_ns + its.behind(by, ready)).max(axis=0) - by.end_ns.max(axis=0)
@@ -378,7 +376,7 @@ def _behind(
 
 
 def needed_overlap(
-    measured: MeasuredPasses, facts: Facts, variant: ExecutedOrder, length_ns: float
+    passes: MeasuredPasses, facts: Facts, variant: ExecutedOrder, length_ns: float
 ) -> float | None:
     """Which share of the shorter of two passes beside each other has to be hidden for the order to
     take no longer than `length_ns` (a mean over columns); None: no passes are beside each other, or
@@ -387,12 +385,12 @@ def needed_overlap(
     pairs = [at for at, (_, entry) in enumerate(graph.entries) if len(entry) > 1]
     if not pairs:
         return None
-    times = durations(measured, facts, graph)
-    saved = _shorter(measured, facts, graph)[pairs] / (_SHARES - 1)
+    times = durations(passes, facts, graph)
+    saved = _shorter(passes, facts, graph)[pairs] / (_SHARES - 1)
     shares = np.linspace(0, 1, _SHARES)
     lengths = np.zeros(_SHARES)
     for at in range(_SHARES):
-        lengths[at] = measured.lengths(graph, times)[1].mean()
+        lengths[at] = passes.lengths(graph, times)[1].mean()
         times[pairs] -= saved
     enough = np.flatnonzero(lengths <= length_ns)
     if not len(enough):
@@ -404,27 +402,27 @@ def needed_overlap(
     return float(shares[first] - (length_ns - below) / (above - below) * (shares[1]))
 
 
-def _shorter(measured: MeasuredPasses, facts: Facts, graph: Precedence) -> Times:
+def _shorter(passes: MeasuredPasses, facts: Facts, graph: Precedence) -> Times:
     """Of each entry the shorter of its two passes."""
     halves = []
     for which in (0, 1):
         entries = tuple(
             (device, entry[which : which + 1] or entry) for device, entry in graph.entries
         )
-        halves.append(durations(measured, facts, replace(graph, entries=entries)))
+        halves.append(durations(passes, facts, replace(graph, entries=entries)))
     shortest: Times = np.minimum(halves[0], halves[1])
     return shortest
 
 
 def held_micro_batches(
-    measured: MeasuredPasses, facts: Facts, variant: ExecutedOrder
+    passes: MeasuredPasses, facts: Facts, variant: ExecutedOrder
 ) -> tuple[list[float], list[float | None]]:
     """By device: micro-batches of a stage held at most, and their bytes (None: unknown)."""
     schedule, its = variant.graph.schedule, variant.spans()
     count = [float(schedule.share * held_at_most(one, {})) for one in its]
     if facts.kept_bytes is None:
         return count, [None] * len(its)
-    shares = split(measured, facts, len(schedule.routes[0]), variant.layers)[0]
+    shares = split(passes, facts, len(schedule.routes[0]), variant.layers)[0]
     bytes_here = shares / shares.sum(axis=0) @ facts.kept_bytes  # nothing is kept of pauses
     sizes: list[dict[int, float]] = [{} for _ in its]
     for route in schedule.routes:

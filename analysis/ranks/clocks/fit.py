@@ -80,7 +80,7 @@ class Fit:
     spread_ns: float
 
 
-def fit(readings: Readings, reference: int, drifting: Flags, *, before: Fit | None = None) -> Fit:
+def fit(readings: Readings, reference: int, drifts: Flags, *, before: Fit | None = None) -> Fit:
     """Robust offsets of all clocks to `reference`, and drifts of those that may drift.
 
     `before` is a fit of the same readings with other drifts to start from.
@@ -88,17 +88,17 @@ def fit(readings: Readings, reference: int, drifting: Flags, *, before: Fit | No
     start = before or _start(readings)
     for round_ in range(_HUBER_ROUNDS if before else 0, _HUBER_ROUNDS + _TUKEY_ROUNDS):
         weight = _weights(start.residual_ns, start.spread_ns, is_last=round_ >= _HUBER_ROUNDS)
-        start = refit(readings, replace(start, weight=weight), reference, drifting)
+        start = refit(readings, replace(start, weight=weight), reference, drifts)
     return start
 
 
-def refit(readings: Readings, before: Fit, reference: int, drifting: Flags) -> Fit:
+def refit(readings: Readings, before: Fit, reference: int, drifts: Flags) -> Fit:
     """The least squares solution for the weights of `before`, from where that one stands."""
-    correction = _solve(readings, before, drifting)
+    correction = _solve(readings, before, drifts)
     offset_ns = before.offset_ns + correction[0]
     drift_ns = before.drift_ns + correction[1]
     offset_ns, drift_ns = offset_ns - offset_ns[reference], drift_ns - drift_ns[reference]
-    drift_ns[~drifting] = 0.0
+    drift_ns[~drifts] = 0.0
     clock, place = readings.clock, before.place
     aligned = readings.end_ns - offset_ns[clock] - drift_ns[clock] * place
     instants = _means(readings, aligned, before.weight)
@@ -172,7 +172,7 @@ def _means(readings: Readings, values: Floats, weight: Floats) -> Floats:
     return means
 
 
-def _solve(readings: Readings, before: Fit, drifting: Flags) -> Floats:
+def _solve(readings: Readings, before: Fit, drifts: Flags) -> Floats:
     """Corrections of (offset, drift) by preconditioned conjugate gradients.
 
     The equations tell differences of clocks only: what all have in common stays as it is.
@@ -180,7 +180,7 @@ def _solve(readings: Readings, before: Fit, drifting: Flags) -> Floats:
     clock, instant, place, weight = readings.clock, readings.instant, before.place, before.weight
     clocks, instants = readings.clock_count, readings.instant_count
     sums = np.bincount(instant, weight, instants)
-    free = np.stack([np.ones(clocks), drifting.astype(np.float64)])
+    free = np.stack([np.ones(clocks), drifts.astype(np.float64)])
 
     def gather(values: Floats) -> Floats:
         means = np.bincount(instant, weight * values, instants) / sums

@@ -154,11 +154,11 @@ def by_rank(rows: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def suspect_reasons(ranked: pl.DataFrame, hosts: pl.DataFrame) -> str:
+def suspect_reasons(ranking: pl.DataFrame, hosts: pl.DataFrame) -> str:
     """Which ranks of `by_rank` are suspected of what, as `rank 5: slow link; ...`; empty: none.
     `hosts`: rank, host_name, of the ranks whose host is known; it is named where it is suspected.
     """
-    suspects = ranked.drop_nulls("verdict")
+    suspects = ranking.drop_nulls("verdict")
     return join(
         [
             Message("{ranks}: {why}", ranks=ranks_named(of["rank"]), why=_why(verdict, of, hosts))

@@ -263,7 +263,7 @@ def _features(
     run: str,
     capture: str,
 ) -> pl.DataFrame:
-    """Traits of every rank with the results of the tests, as `verdicts.judged` wants them."""
+    """Traits of every rank with the results of the tests, as `suspects.judge_ranks` wants them."""
     pieces = straggler_tests.pieces(rows)
     hosts = ranks.select("rank", "host")
     traits, trials, paces = suspects.traits(con, stages, hosts, run=run, capture=capture)

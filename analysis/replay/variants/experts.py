@@ -132,11 +132,11 @@ def exchanges(job: CaptureJob, kinds: Collection[str], change: Change) -> Flags:
     return result
 
 
-def exchange_groups(job: CaptureJob, exchanged: Flags) -> list[ExchangeGroup]:
+def exchange_groups(job: CaptureJob, is_exchanged: Flags) -> list[ExchangeGroup]:
     """Groups whose ranks meet in these all-to-alls; where members run other kernels than others,
     one group without exchanges."""
     ops = job.ops
-    order = np.flatnonzero(exchanged)
+    order = np.flatnonzero(is_exchanged)
     order = order[np.lexsort((ops.rank[order], ops.instance[order]))]
     bounds = np.flatnonzero(np.diff(ops.instance[order], prepend=-1))
     alike: dict[tuple[int, ...], list[Integers]] = {}

@@ -19,7 +19,7 @@ from ..points import Integers
 
 def schedule(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
     """`schedule=zb-h1`, `schedule=vpp:2`: steps take as much longer or shorter as
-    `npuscope pipeline --try` says, with its range."""
+    `npuscope pipeline --try` says, with its range. Raises CannotAnswer where that cannot."""
     if change.name or not change.value or "," in change.value:
         raise UsageError(
             Message(
@@ -48,11 +48,11 @@ def recognise_schedule(con: duckdb.DuckDBPyConnection, job: CaptureJob) -> Ready
 
 
 def execute_order(
-    job: CaptureJob, measured: Ready, own: Other, name: str | None, micro_batches: int | None
+    job: CaptureJob, ready: Ready, own: Other, name: str | None, micro_batches: int | None
 ) -> Other:
     """Its passes in another order, or in the same one with other micro-batches. Raises CannotAnswer
     where its step is not known."""
-    rows = pipeline_tries(measured, asked_tries(measured, name, micro_batches))
+    rows = pipeline_tries(ready, asked_tries(ready, name, micro_batches))
     measured_ns, predicted, low, high = (
         rows[f"{one}_ns"][1]
         for one in ("measured_step", "predicted_step", "predicted_low", "predicted_high")
@@ -78,6 +78,6 @@ def execute_order(
         unsure_ns=(of_training(predicted - low), of_training(high - predicted)),
         added_as="schedule" if micro_batches is None else "micro-batches",
         micro_batches=None
-        if micro_batches in (None, measured.measured.micro_batches)
-        else (measured.measured.micro_batches, micro_batches),
+        if micro_batches in (None, ready.measured.micro_batches)
+        else (ready.measured.micro_batches, micro_batches),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from npuscope.errors import UsageError
 from npuscope.messages import Message
 
-from ..beside import covering, new_parts
+from ..beside import cover_of, new_parts
 from ..captures import CaptureJob, Other
 from ..changes import Change
 from ..operations import Operations, programs
@@ -22,7 +22,7 @@ from ..points import Flags, Integers
 
 def remove(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
     """`remove:rank=5`: nobody waits for its work: its kernels, its host and its gaps take no time,
-    what it communicates as long as before."""
+    what it communicates as long as before. Raises CannotAnswer for a rank without a like."""
     ops = job.ops
     if change.name != "rank":
         raise UsageError(
@@ -50,7 +50,8 @@ def remove(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: 
 
 def fuse(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
     """`fuse:TYPE`: kernels of the type run as part of the kernel before them on their stream, where
-    they wait for nothing else: no time lies between the two, and they need no launch."""
+    they wait for nothing else: no time lies between the two, and they need no launch. Raises
+    CannotAnswer without launches, or where no kernel of the type is so."""
     ops, waits = job.ops, own.waits
     if not ops.has_launches:
         raise change.refusal(
@@ -119,8 +120,8 @@ def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     starts, ends = job.times(waits)(slice(None))
     met = ends - waits.transfer[:-1]
     kernels, comm = ops.is_kernel, ops.is_communication
-    computing = covering(ops.rank[kernels], starts[kernels], ends[kernels])
-    talking = covering(ops.rank[comm], starts[comm], ends[comm])
+    computing = cover_of(ops.rank[kernels], starts[kernels], ends[kernels])
+    talking = cover_of(ops.rank[comm], starts[comm], ends[comm])
     exposed = np.maximum(ends - met, 0) - computing.within(ops.rank, met, ends)
     exposed = np.where(mask, exposed, 0)
     at, until = new_parts(ops.rank[kernels], starts[kernels], ends[kernels])

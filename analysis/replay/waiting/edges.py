@@ -57,7 +57,7 @@ def mean_by(key: Indices, values: Integers, mask: Flags, count: int) -> Integers
     return np.round(means).astype(np.int64)
 
 
-def touching(
+def adjacent_starts(
     ops: Operations, end: Integers, best: Integers, causes: Integers
 ) -> tuple[Integers, Integers]:
     """Starts that nothing else explains, each with the operation of another stream of its rank

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..operations import Operations
 from ..points import Flags, Indices, Integers
-from .edges import NEAR_NS, RECORDED, Edges, touching
+from .edges import NEAR_NS, RECORDED, Edges, adjacent_starts
 
 _SYNC_NS = 60_000  # from an end to the first launch of a host that waited for it
 _SYNC_SHARE = 0.05  # or of the pause: by chance, an end lies there as seldom
@@ -26,8 +26,9 @@ def follow_launches(
     edges: Edges,
     first_point: int,
 ) -> tuple[Integers, Indices, list[int], list[tuple[int, int, int]]]:
-    """Edges from the host: times of launches since their host went on, when it went on, and where
-    it waited for the end of an operation."""
+    """Edges from the host: ns of launches since their host went on, when it went on, and where it
+    waited for the end of an operation. `end`, `best` are of each operation, `causes` waits whose
+    record is known; points of `edges` are numbered from `first_point`."""
     if order is None:
         return np.zeros(0, np.int64), np.zeros(0, np.int32), [], []
     launch, rank = ops.launch[order], ops.rank[order]
@@ -52,7 +53,7 @@ def follow_launches(
     host = launch - segments[segment]
     latency = ops.start[order] - launch
     is_touched = np.zeros(len(ops.rank), bool)
-    is_touched[touching(ops, end, best, causes)[0]] = True
+    is_touched[adjacent_starts(ops, end, best, causes)[0]] = True
     is_free = (ops.start - best > NEAR_NS)[order] & ~is_touched[order]
     number = np.arange(len(order))
     lags = np.zeros(len(order), np.int64)

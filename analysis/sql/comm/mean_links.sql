@@ -53,25 +53,16 @@ _pairs as (
         from link_traffic anti join (select distinct run, capture, rank from step_summary) using (run, capture, rank)
     )
 ),
-_marked as (
-    select p.*, coalesce(is_warm_up, false) as is_warm_up
-    from _pairs as p
-    left join job_steps as j on j.run = p.run and j.capture = p.capture and j.step is not distinct from p.step
-    qualify p.step is not null or not bool_or(p.step is not null) over (partition by p.run, p.capture)
-),
-_counts as (
-    select * from _marked
-    qualify not is_warm_up or bool_and(is_warm_up) over (partition by run, capture)
-),
+_later
 _over as (
     select run, capture,
         count(distinct rank) as rank_count, count(distinct step) as step_count, count(*) as rank_step_count
-    from _counts group by run, capture
+    from _later group by run, capture
 ),
 _rows as (
     select t.*, case when time_ns > 0 then size_bytes end as timed_bytes
     from link_traffic as t
-    join _counts as p on p.run = t.run and p.capture = t.capture and p.rank = t.rank
+    join _later as p on p.run = t.run and p.capture = t.capture and p.rank = t.rank
         and p.step is not distinct from t.step
 ),
 _of_rank as (

@@ -34,21 +34,12 @@ _pairs as (
         from kernel_summary anti join (select distinct run, capture, rank from step_summary) using (run, capture, rank)
     )
 ),
-_marked as (
-    select p.*, coalesce(is_warm_up, false) as is_warm_up
-    from _pairs as p
-    left join job_steps as j on j.run = p.run and j.capture = p.capture and j.step is not distinct from p.step
-    qualify p.step is not null or not bool_or(p.step is not null) over (partition by p.run, p.capture)
-),
-_counts as (
-    select * from _marked
-    qualify not is_warm_up or bool_and(is_warm_up) over (partition by run, capture)
-),
+_later
 _over as (
     select run, capture,
         count(distinct rank) as rank_count, count(distinct step) as step_count, count(*) as rank_step_count,
         case when count(computing_ns) = count(*) then sum(computing_ns) end as computing_ns
-    from _counts group by run, capture
+    from _later group by run, capture
 ),
 _sums as (
     select k.run, k.capture, by_key, key,
@@ -57,7 +48,7 @@ _sums as (
         sum(total_ns) as total_ns,
         max(max_ns) as max_ns
     from kernel_summary as k
-    join _counts as p on p.run = k.run and p.capture = k.capture and p.rank = k.rank
+    join _later as p on p.run = k.run and p.capture = k.capture and p.rank = k.rank
         and p.step is not distinct from k.step
     group by k.run, k.capture, by_key, key
 )

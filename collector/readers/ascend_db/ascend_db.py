@@ -77,7 +77,7 @@ _NEEDS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 _ENUM_TABLES = frozenset(table for table, _ in ENUMS.values())
 _KNOWN_TABLES = frozenset({*TABLES, *COUNTERS}) | _ENUM_TABLES
-_DERIVED = (
+_DERIVED_TABLES = (
     "_enum", "_group", "_operator_call", "_ordered", "_part", "_queue_call", "_stack", "_stack_of",
     "_step_segments", "_target", "_word",
 )  # fmt: skip
@@ -131,7 +131,7 @@ def read(
                     _fill(con, file, source, log, tables, spend, in_words=True)
         finally:
             there = "select table_name from duckdb_tables() where temporary"
-            ours = {*map(temp_name, TABLES), *_DERIVED}
+            ours = {*map(temp_name, TABLES), *_DERIVED_TABLES}
             _drop(con, [name for (name,) in run(con, there).fetchall() if name in ours])
         for what in file.damage:
             log.lose(path, what)

@@ -192,10 +192,10 @@ def _args(text: bytes, decoder: msgspec.json.Decoder[Args], kind: type[Args], lo
         return decoder.decode(text)
     except (msgspec.DecodeError, RecursionError):
         log.warn("trace: args of some events are not of the documented types and were left out")
-        return _fitting(text, decoder, kind)
+        return _args_of_type(text, decoder, kind)
 
 
-def _fitting(text: bytes, decoder: msgspec.json.Decoder[Args], kind: type[Args]) -> Args:
+def _args_of_type(text: bytes, decoder: msgspec.json.Decoder[Args], kind: type[Args]) -> Args:
     """Those of the args that are of their key's type."""
     result = kind()
     try:

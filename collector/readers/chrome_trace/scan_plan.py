@@ -44,7 +44,7 @@ _TYPES = {
     Raw: s.JSON_OR_NULL,
 }
 _NOTHING = 1 << s.ABSENT | 1 << s.NONE
-_ALLOWED = {
+_ALLOWED_KINDS = {
     s.WHOLE_OR_NULL: _NOTHING | 1 << s.INTEGER,
     s.CODE_OR_NULL: _NOTHING | 1 << s.STRING,
     s.TEXT_OR_NULL: _NOTHING | 1 << s.INTEGER | 1 << s.LONG | 1 << s.STRING,
@@ -84,7 +84,7 @@ def plan_arrays(event_kinds: WantedKinds, capacity: int) -> ScanPlan:
     allowed = np.full((len(kinds), s.FIELDS + len(arguments)), _ANY, np.int64)
     for number, columns_of in enumerate(typed):
         for slot, how in columns_of.values():
-            allowed[number, slot] = _ALLOWED.get(how, _ANY)
+            allowed[number, slot] = _ALLOWED_KINDS.get(how, _ANY)
     names = sorted({name for one in events for name in (*one.only, *one.bare)})
     choices = [
         (number, typed[number][attribute][0], kinds.index(other))

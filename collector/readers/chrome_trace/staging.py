@@ -61,8 +61,9 @@ def stage(
 ) -> list[Path]:
     """Put every event of every slice of the trace among those of its kind, below `folder`.
 
-    Returns folders with a file `<kind>.parquet` for each of the form's schemas. A slice that cannot
-    be read is told in `log`; raises TraceFormatError or OSError if none can.
+    Returns folders with a file `<kind>.parquet` for each of the form's schemas. `advance` is told
+    bytes as they are consumed, by up to so many `processes` for one slice. A slice that cannot be
+    read is told in `log`; raises TraceFormatError or OSError if none can.
     """
     folders: list[Path] = []
     failed: list[TraceFormatError | OSError] = []

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import duckdb
 import pyarrow as pa
 
-from npuscope.messages import Stored
+from npuscope.messages import StoredText
 
 from ... import schema
 from ...discover.cluster_outputs import ranks_in
@@ -59,7 +59,7 @@ class JobFacts:
     members: dict[str, list[int]] = field(default_factory=dict)
     args: str | None = None
     log: ReadLog = field(default_factory=ReadLog)
-    warnings: list[Stored] = field(default_factory=list)
+    warnings: list[StoredText] = field(default_factory=list)
 
 
 _RANK: Column = ("rank", "integer", ("rank_id",))

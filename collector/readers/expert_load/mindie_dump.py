@@ -225,11 +225,11 @@ def _phase(
     content = None if deployment is None else read_deployment(deployment)
     if content is not None:
         notes += content.notes
-        content = _fitting(content, layers, loads, str(deployment), notes)
+        content = _deployment_of_dump(content, layers, loads, str(deployment), notes)
     return _Phase(name, loads, content)
 
 
-def _fitting(
+def _deployment_of_dump(
     deployment: Deployment,
     layers: int,
     loads: Mapping[int, npt.NDArray[np.int64]],

@@ -19,8 +19,8 @@ from ..delimited_text import Rows, fill, lose, normal, open_rows
 from .device_rows import names_device
 
 _TIME = ("Timestamp(us)",)
-_ALLOCATED = ("Total Allocated(KB)", "Total Allocated(MB)")
-_RESERVED = ("Total Reserved(KB)", "Total Reserved(MB)")
+_ALLOCATED_COLUMNS = ("Total Allocated(KB)", "Total Allocated(MB)")
+_RESERVED_COLUMNS = ("Total Reserved(KB)", "Total Reserved(MB)")
 _SIZE = ("Size(KB)", "Size(MB)")
 # What databases of MindSpore and msprof tell of: the framework's allocator is in the text alone.
 # One of torch_npu without NPU_MEM does not know what the process holds (APP).
@@ -41,8 +41,12 @@ def read(
     if "APP" in components and not _WITHOUT_FRAMEWORK.issuperset(components):
         spared.add("memory_record")
     selects: dict[Role, tuple[str, Callable[[Rows, str], str], tuple[tuple[str, ...], ...]]] = {
-        "memory_record": ("memory", _record_sql, (_TIME, (*_ALLOCATED, *_RESERVED))),
-        "module_memory": ("memory", _module_sql, (_TIME, _RESERVED)),
+        "memory_record": (
+            "memory",
+            _record_sql,
+            (_TIME, (*_ALLOCATED_COLUMNS, *_RESERVED_COLUMNS)),
+        ),
+        "module_memory": ("memory", _module_sql, (_TIME, _RESERVED_COLUMNS)),
         "operator_memory": ("operator_memory", _operator_sql, (("Allocation Time(us)",), _SIZE)),
     }
     role_of = {file.path: role for role in selects for file in source.files.get(role, ())}
@@ -51,7 +55,7 @@ def read(
         table, select, required = selects[role_of[path]]
         is_wanted = table in tables and role_of[path] not in spared
         rows = open_rows(path, log, required) if is_wanted else None
-        if rows is not None and role_of[path] == "module_memory" and rows.has(*_ALLOCATED):
+        if rows is not None and role_of[path] == "module_memory" and rows.has(*_ALLOCATED_COLUMNS):
             raise TraceFormatError(path, "header", "the columns of memory_record.csv")
         if rows is not None and names_device(rows, source, log):
             others = components if role_of[path] == "memory_record" else ()

@@ -77,19 +77,19 @@ def read_serving(path: Path) -> list[Speculation]:
                 if last < 0:
                     rest += block
                 elif any(mark in block for mark in _MARKS):
-                    lines += _telling(rest + block[:last])
+                    lines += _lines_with_marks(rest + block[:last])
                     rest = block[last + 1 :]
                 else:  # nearly all of a trainer's log: not copied
-                    lines += _telling(rest + block[:first])
+                    lines += _lines_with_marks(rest + block[:first])
                     rest = block[last + 1 :]
                 rest = rest[-_LINE_BYTES:]
-            lines += _telling(rest)
+            lines += _lines_with_marks(rest)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise TraceNotFound(f"{path}: no metrics here: give the text of an engine") from error
     return [*_of_metrics(lines), *_of_log(lines)]
 
 
-def _telling(block: bytes) -> list[str]:
+def _lines_with_marks(block: bytes) -> list[str]:
     if not any(mark in block for mark in _MARKS):
         return []
     return [

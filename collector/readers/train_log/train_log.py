@@ -35,7 +35,7 @@ SCHEMA: dict[str, type[pl.DataType]] = {"step": pl.Int64, **dict.fromkeys(_COLUM
 _BLOCK_BYTES = 8 << 20
 # Whatever is longer is no line of a trainer.
 _LINE_BYTES = 1 << 16
-_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
+_COMPRESSION_MARKS = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
 # Where `log_history` is looked for, and the most that is read of what has one.
 _HEAD_BYTES, _STATE_BYTES = 1 << 16, 256 << 20
 _CHUNK_ROWS = 10_000
@@ -87,22 +87,20 @@ def earlier_log(path: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def read_lines(
-    path: Path, advance: Callable[[int], None] = lambda n_bytes: None
-) -> tuple[pl.DataFrame, LogFacts]:
+def read_lines(path: Path) -> tuple[pl.DataFrame, LogFacts]:
     """Every logged line, in the file's order and with all that a line tells (`MORE_COLUMNS`).
 
     `path` may be a folder of event files. Raises as `read_log`.
     """
     rows_of_log = LogRows()
     if written := event_files(path):
-        log_rows = read_events(written, advance)
+        log_rows = read_events(written)
         if log_rows.is_empty():
             raise _nothing_logged(path)
         return log_rows, rows_of_log.facts()
     parts: list[pl.DataFrame] = []
     alike = partial(split_alike, forms=[])
-    for block, is_ended in _blocks(path, None, advance, 0):
+    for block, is_ended in _blocks(path, None, lambda n_bytes: None, 0):
         lines = pl.Series(block.decode("utf-8", "replace").split("\n"), dtype=pl.String)
         is_told = lines.str.contains_any([mark.decode() for mark in MARKS])
         lines = lines.filter(is_told & (lines.str.len_bytes() <= _LINE_BYTES))
@@ -173,7 +171,7 @@ def read(
     tables: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
-    """Fill `train_log`."""
+    """Fill `train_log`. Raises TraceFormatError where a file is gone or logs no step."""
     for file in source.files.get("train_log", ()):
         try:
             log_content = read_log(file.path, size_bytes=file.size_bytes, advance=advance)
@@ -199,21 +197,21 @@ class LogRows:
         self._scopes: set[Scope | None] = set()
         self._before: LogEntry | None = None
 
-    def add(self, logged: LogEntry) -> None:
-        self._lines.append((logged.step, *map(logged.values.get, _COLUMNS)))
+    def add(self, entry: LogEntry) -> None:
+        self._lines.append((entry.step, *map(entry.values.get, _COLUMNS)))
         if len(self._lines) >= _CHUNK_ROWS:
             self._flush()
-        if "tokens_per_s" in logged.values:
-            self._scopes.add(logged.tokens_of)
-        if "global batch size" in logged.counts:
-            self.say("global batch size", logged.counts["global batch size"])
-        before, self._before = self._before, logged
-        if before is None or before.step is None or logged.step is None:
+        if "tokens_per_s" in entry.values:
+            self._scopes.add(entry.tokens_of)
+        if "global batch size" in entry.counts:
+            self.say("global batch size", entry.counts["global batch size"])
+        before, self._before = self._before, entry
+        if before is None or before.step is None or entry.step is None:
             return
-        steps = logged.step - before.step
+        steps = entry.step - before.step
         for name in ("consumed samples", "consumed tokens"):
-            if steps > 0 and name in logged.counts and name in before.counts:
-                each, rest = divmod(logged.counts[name] - before.counts[name], steps)
+            if steps > 0 and name in entry.counts and name in before.counts:
+                each, rest = divmod(entry.counts[name] - before.counts[name], steps)
                 self.say(name, 0 if rest else max(0, each))
 
     def say(self, name: str, value: int) -> None:
@@ -364,7 +362,7 @@ def _nothing_logged(path: str | Path) -> TraceFormatError:
     if Path(path).is_file():
         with open_regular(path) as file:
             head = file.read(8)
-        if head.startswith(_COMPRESSED):
+        if head.startswith(_COMPRESSION_MARKS):
             return TraceFormatError(path, "a compressed file", "unpack it, and give the text")
     return TraceFormatError(
         path,

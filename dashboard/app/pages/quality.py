@@ -32,10 +32,10 @@ page.verdict(
     )
 )  # fmt: skip
 ranks, analyses, losses, overhead = st.columns(4)
-expected = f" / {facts.expected_count}" if facts.expected_count else ""
+of_expected = f" / {facts.expected_count}" if facts.expected_count else ""
 rows_lost = facts.ranks["rows_lost"].drop_nulls()
 with ranks:
-    page.tile("ranks", f"{facts.present_count}{expected}", name="recorded_ranks")
+    page.tile("ranks", f"{facts.present_count}{of_expected}", name="recorded_ranks")
 with analyses:
     possible = f"{support.to_list().count('yes')} / {support.len()}"
     page.tile("analyses possible", possible, name="possible_analyses")

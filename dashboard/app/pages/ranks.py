@@ -27,27 +27,27 @@ if steps.is_empty():
     st.stop()
 
 
-def say_who(ranked: pl.DataFrame) -> None:
+def say_who(ranking: pl.DataFrame) -> None:
     """Who is suspected, of what, and how much of the waiting goes back to them."""
-    named = blamed_ranks.suspect_reasons(ranked, hosts)
+    named = blamed_ranks.suspect_reasons(ranking, hosts)
     if not named:
-        page.verdict(answers.nobody(ranked))
+        page.verdict(answers.nobody(ranking))
         return
-    share = ranked["share_ratio"][0]
+    share = ranking["share_ratio"][0]
     if share:
         page.verdict(
             Message(
                 "{suspects}. {share} of the waiting that ranks cause goes back to rank {rank}.",
-                suspects=named, share=percent(share), rank=ranked["rank"][0],
+                suspects=named, share=percent(share), rank=ranking["rank"][0],
             )
         )  # fmt: skip
     else:
         page.verdict(Message("{suspects}.", suspects=named))
 
 
-def show_evidence(ranked: pl.DataFrame) -> None:
+def show_evidence(ranking: pl.DataFrame) -> None:
     """What the verdicts rest on: of the rank chosen above, else of the first suspects."""
-    rows = ranked.to_dicts()
+    rows = ranking.to_dicts()
     suspects = [row for row in rows if row["verdict"] is not None]
     rows_of_rank = [row for row in rows if row["rank"] == page.view.rank]
     for number, row in enumerate(rows_of_rank or suspects[:LINKS]):
@@ -65,7 +65,7 @@ def show_evidence(ranked: pl.DataFrame) -> None:
                 rank=row["rank"],
             )  # fmt: skip
     if not rows_of_rank and not suspects:
-        page.text(answers.nobody(ranked))
+        page.text(answers.nobody(ranking))
     if len(suspects) > LINKS and not rows_of_rank:
         page.text(
             Message(

@@ -76,7 +76,7 @@ def drawn_beneath(capture: KnownCapture | None) -> tuple[Timeline, Timeline | No
 
 draw_timeline(
     *drawn_beneath(lower_capture()),
-    opened=open_lanes,
+    open_ranks=open_lanes,
     window_ns=None if window_ns == whole_ns else window_ns,
     kinds=page.frame(group_kinds_of),
 )

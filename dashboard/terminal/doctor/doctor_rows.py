@@ -141,7 +141,7 @@ def doctor_notes(reports: Sequence[CaptureReport], disk: Disk) -> list[str]:
     """What concerns captures and the disk, each a sentence."""
     notes: list[str] = []
     for report in reports:
-        sentences = [*_missing(report), *remarks(report)]
+        sentences = [*_missing_ranks(report), *remarks(report)]
         if len(reports) > 1:
             of_one = "{run}, {capture}: {note}"
             place = {"run": report.run, "capture": report.capture}
@@ -156,7 +156,7 @@ def doctor_notes(reports: Sequence[CaptureReport], disk: Disk) -> list[str]:
     return notes
 
 
-def _missing(report: CaptureReport) -> Iterator[str]:
+def _missing_ranks(report: CaptureReport) -> Iterator[str]:
     if report.missing_ranks:
         sentence = "{ranks} of {count} missing" if report.world_size else "{ranks} missing"
         yield Message(sentence, ranks=ranks_named(report.missing_ranks), count=report.world_size)
@@ -192,9 +192,9 @@ def remarks(report: CaptureReport) -> Iterator[str]:
 RULES = "where the rules differ: docs/steps-and-the-profiler.md"
 
 
-def compared_notes(compared: Sequence[StepComparison]) -> Iterator[str]:
+def compared_notes(comparisons: Sequence[StepComparison]) -> Iterator[str]:
     """A sentence per measure."""
-    for one in compared:
+    for one in comparisons:
         sentence = f"{one.agreeing_count} of {one.compared_count} steps agree"
         farthest = farthest_apart(one)
         rest = f"; farthest apart: {farthest}; {RULES}" if farthest else ""

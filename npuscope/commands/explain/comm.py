@@ -219,11 +219,11 @@ def _open_beside(
 def _why_nothing(view: View, con: duckdb.DuckDBPyConnection, scope: Scope) -> list[str]:
     """Sentences: of all communication nothing was recorded, or what of it and what records it."""
     from npuscope.analysis import query
-    from npuscope.analysis.doctor.limits import communicating, open_questions
+    from npuscope.analysis.doctor.limits import open_questions, ranks_with_communication
     from npuscope.analysis.notes import of_each_capture
     from npuscope.messages import Message
 
-    if not communicating(con, scope):
+    if not ranks_with_communication(con, scope):
         return ["no communication was recorded here: see `npuscope doctor`"]
     only_time = query.only_time_of_communication(con, scope)
     told = of_each_capture(con, scope, lambda here: open_questions(con, here, view.of))

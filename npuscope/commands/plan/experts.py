@@ -160,7 +160,7 @@ def _check_options(
 
 def dump_of(path: Path, scope: Scope) -> tuple[ExpertTables, list[str]] | None:
     """Rows of a dump without a profile, a folder or one file, and notes on them; None for anything
-    else."""
+    else. Raises UsageError where several folders below count tokens."""
     from npuscope.profile import is_ingested
 
     if not path.exists() or is_ingested(path):
@@ -267,7 +267,7 @@ def _answer(
         say_notes(notes)
         return
     key = cast("load_rows.By", by)
-    rows = load_rows.view(tables, key, top=top, nodes=nodes, scope=within, routed=routed)
+    rows = load_rows.view(tables, key, top=top, nodes=nodes, scope=within, routing=routed)
     notes = load_rows.view_notes(tables, key, rows) + notes
     is_many = by in ("expert", "device") or (by == "layer" and within != "global")
     if is_many and not request.json and top is None:

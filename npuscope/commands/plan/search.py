@@ -69,7 +69,7 @@ Strategy = Annotated[
     typer.Option("--strategy", metavar="KEY=N,...", help="Of a MODEL, as `npuscope predict`."),
 ]
 NoSwap = Annotated[bool, typer.Option("--no-swap", help="Of a capture: recompute alone.")]
-Planned = Annotated[
+ModelOrCapture = Annotated[
     str,
     typer.Argument(metavar="MODEL|PATH", help="As `npuscope model` takes it; or a capture of it."),
 ]
@@ -197,7 +197,7 @@ def _spread(engine: str, address: str | None) -> Callable[..., Any]:
 
 
 def memory_plan(
-    what: Planned,
+    what: ModelOrCapture,
     cluster: PlanCluster = None,
     strategy: Strategy = None,
     chip: ChipName = "910B2",

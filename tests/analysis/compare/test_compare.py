@@ -15,7 +15,14 @@ import pytest
 from bench.analysis.compare_bench import judge
 from npuscope.analysis.compare.baseline import baseline_bytes, read_baseline
 from npuscope.analysis.compare.difference import Comparison, compare, recorded_differently, remarks
-from npuscope.analysis.compare.side import KERNEL, MEASURES, Side, measure, together
+from npuscope.analysis.compare.side import (
+    KERNEL,
+    MEASURES,
+    Side,
+    kernels_in_full,
+    measure,
+    together,
+)
 from npuscope.analysis.flops.mfu import mfu
 from npuscope.analysis.scope import ALL
 from npuscope.analysis.views import frame
@@ -85,7 +92,8 @@ def side(job: Job, *, in_full: bool = False) -> Side:
     with connect() as con:
         put(con, canonical_frames(job, tables=TABLES, pipes=False))
         keep_summaries(con)
-        return measure(con, ALL, in_full=in_full)
+        found = measure(con, ALL)
+        return found.with_kernels(kernels_in_full(con, ALL)) if in_full else found
 
 
 def adds_up(found: Comparison) -> None:

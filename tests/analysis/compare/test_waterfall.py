@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from npuscope.analysis.compare.difference import compare, remarks
-from npuscope.analysis.compare.side import Key, Side, measure
+from npuscope.analysis.compare.side import Key, Side, kernels_in_full, measure
 from npuscope.analysis.compare.waterfall import needs_all
 from npuscope.analysis.memo import remember
 from npuscope.analysis.scope import ALL
@@ -43,7 +43,8 @@ def side(job: Job, by: Key | None = None, change: str = "", *, operators: bool =
             con.execute(change)
         keep_summaries(con)
         remember(con)
-        return measure(con, ALL, by, in_full=operators)
+        found = measure(con, ALL, by)
+        return found.with_kernels(kernels_in_full(con, ALL, by)) if operators else found
 
 
 @pytest.mark.slow
@@ -198,7 +199,8 @@ def test_real_profiles_of_one_program(
     sides = []
     for name in pair:
         with store.open(real_stores(name), summaries=summary_versions()) as con:
-            sides.append([measure(con, ALL, "rank", in_full=told) for told in (False, True)])
+            plain = measure(con, ALL, "rank")
+            sides.append([plain, plain.with_kernels(kernels_in_full(con, ALL, "rank"))])
     for ours, theirs in zip(*sides, strict=True):
         found = compare(ours, theirs, "rank")
         adds_up(found)
@@ -215,10 +217,10 @@ def test_real_profiles_of_one_program(
 
 @pytest.mark.slow
 def test_launches_without_connections_tell_no_operators() -> None:
-    def nothing(con: duckdb.DuckDBPyConnection) -> Side:
+    def nothing(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
         con.execute("update launches set connection_id = null")
-        return measure(con, ALL, in_full=True)
+        return kernels_in_full(con, ALL)[None]
 
     with connect() as con:
         put(con, canonical_frames(small(), tables=TABLES))
-        assert nothing(con).kernels["operator"].null_count() == nothing(con).kernels.height
+        assert nothing(con)["operator"].null_count() == nothing(con).height

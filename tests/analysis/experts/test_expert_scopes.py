@@ -197,7 +197,7 @@ def test_captures_do_not_mix() -> None:
     assert note.startswith("other d: 1 experts of layers 7 received no tokens")
     sent = JOB.sequence * JOB.micro_batches * 4
     routed = {KEY: RouterTokens(sent, JOB.top_k, 4, 4), ("other", "d"): RouterTokens(None, 2, 3, 3)}
-    lost = load_rows.by_layer(both, routed=routed)["dropped_tokens"].to_list()
+    lost = load_rows.by_layer(both, routing=routed)["dropped_tokens"].to_list()
     assert lost == [0, 0, 0, 0, None]
     (unknown,) = dropped_tokens.sum_notes(imbalance.expert_loads(both.load), routed)
     assert unknown.startswith("other d: dropped tokens are unknown: missing tokens of a step")

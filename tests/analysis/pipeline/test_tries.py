@@ -23,7 +23,7 @@ from npuscope.analysis.replay.changes import parse_change
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.wording import ms
 from npuscope.errors import CannotAnswer, UsageError
-from npuscope.sample_traces.generate import COMMITTED, Job, canonical_frames
+from npuscope.sample_traces.generate import COMMITTED_JOB, Job, canonical_frames
 from tests.analysis.pipeline.pipeline_frames import order_text
 from tests.analysis.pipeline.test_placement import every_cut
 from tests.analysis.replay.replayed_jobs import true_step_ns
@@ -116,9 +116,9 @@ def test_another_schedule_takes_what_it_takes_when_it_is_generated(
         (DEEP, "vpp:2", {"schedule": "interleaved", "chunks": 2, "micro_batches": 8}),
         (replace(DEEP, schedule="gpipe"), "1f1b", {"schedule": "1f1b", "micro_batches": 8}),
         # Layers go to a slow rank, and from it.
-        (replace(COMMITTED, memory=False), "vpp:2",
+        (replace(COMMITTED_JOB, memory=False), "vpp:2",
          {"schedule": "interleaved", "chunks": 2, "micro_batches": 8}),
-        (replace(COMMITTED, memory=False, micro_batches=4), "vpp:2",
+        (replace(COMMITTED_JOB, memory=False, micro_batches=4), "vpp:2",
          {"schedule": "interleaved", "chunks": 2}),
         # Layers of one stage alone run forwards again, wherever they go.
         (replace(SMALL, layers=8, seed=61, recompute_parts=((4, 4), (0, 0))), "vpp:2",
@@ -214,14 +214,14 @@ def test_passes_beside_each_other_take_turns(changes: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_the_range_of_many_micro_batches_that_repeat_two_holds_what_they_take() -> None:
-    check(COMMITTED, "1f1b", micro_batches=16)
+    check(COMMITTED_JOB, "1f1b", micro_batches=16)
 
 
 @pytest.mark.slow
 def test_two_micro_batches_tell_eight_as_whatif_does() -> None:
     """Ranks that exchange tokens wait for each other once as a step begins, and gradients are
     reduced once: neither repeats."""
-    job = replace(COMMITTED, memory=False)
+    job = replace(COMMITTED_JOB, memory=False)
     slow = job_of(job).facts.slow_share
     assert slow is not None and job.slow_rank == 5
     of_pair, others = slow[:, 1, :2], [slow[:, 0], slow[:, 1, 2:4]]

@@ -18,7 +18,7 @@ from npuscope.analysis.summaries import summaries, summarise
 from npuscope.analysis.views import open_views
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
-from npuscope.collector.store.derived_tier import DERIVED
+from npuscope.collector.store.derived_tier import DERIVED_FOLDER
 from npuscope.collector.store.export import export
 from npuscope.collector.store.manifest import MANIFEST
 from npuscope.sample_traces.generate import Job, small, write_job
@@ -55,7 +55,7 @@ def answers(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def keep(target: Path) -> list[Path]:
-    return sorted(target.glob(f"run=*/capture=*/{DERIVED}/*/*.parquet"))
+    return sorted(target.glob(f"run=*/capture=*/{DERIVED_FOLDER}/*/*.parquet"))
 
 
 def test_kept_in_the_store_and_read_from_there(target: Path) -> None:
@@ -70,7 +70,7 @@ def test_kept_in_the_store_and_read_from_there(target: Path) -> None:
 
 def test_a_store_that_cannot_be_written_answers_too(target: Path) -> None:
     expected = answers(target)
-    (folder,) = target.glob(f"run=*/capture=*/{DERIVED}")
+    (folder,) = target.glob(f"run=*/capture=*/{DERIVED_FOLDER}")
     shutil.rmtree(folder)
     folder.write_bytes(b"")  # no folder can be made here
     assert answers(target) == expected
@@ -129,7 +129,7 @@ def test_a_replaced_rank_is_seen(target: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_damaged_tier_is_computed_again(target: Path) -> None:
     expected = answers(target)
-    (manifest,) = target.glob(f"run=*/capture=*/{DERIVED}/{MANIFEST}")
+    (manifest,) = target.glob(f"run=*/capture=*/{DERIVED_FOLDER}/{MANIFEST}")
     manifest.write_bytes(b"{}")
     assert answers(target) == expected
 

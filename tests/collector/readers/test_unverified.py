@@ -11,7 +11,7 @@ import pytest
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.model import RankSource, ReadLog
 from npuscope.collector.readers.unverified_forms import (
-    UNVERIFIED,
+    UNVERIFIED_FORMS,
     unverified_keys,
     unverified_parts,
 )
@@ -85,17 +85,17 @@ def test_frameworks_and_rules_are_met(staging: duckdb.DuckDBPyConnection) -> Non
     assert unverified_keys(staging, replace(SOURCE, framework="mindspore"), ReadLog()) == [
         "mindspore"
     ]
-    for one in UNVERIFIED:
+    for one in UNVERIFIED_FORMS:
         name, variants = one.rule
         for variant in variants:
             assert unverified_keys(staging, SOURCE, ReadLog(rules={name: variant})) == [one.key]
 
 
 def test_every_entry_can_be_met_and_is_tested() -> None:
-    keys = [one.key for one in UNVERIFIED]
+    keys = [one.key for one in UNVERIFIED_FORMS]
     assert len(set(keys)) == len(keys)
-    assert set(ROWS) == {one.key for one in UNVERIFIED if one.sql}
-    assert all(one.sql or one.frameworks or one.rule[1] for one in UNVERIFIED)
+    assert set(ROWS) == {one.key for one in UNVERIFIED_FORMS if one.sql}
+    assert all(one.sql or one.frameworks or one.rule[1] for one in UNVERIFIED_FORMS)
 
 
 def test_keys_are_told_once_and_strange_ones_as_they_are() -> None:

@@ -129,10 +129,10 @@ def test_what_was_changed_behind_our_back_is_found_and_not_merged(once: Path, ta
 
 def test_again_there_is_nothing_to_do(target: Path) -> None:
     compact(target)
-    state = (capture_folder(target) / compact_files.COMPACTED).read_bytes()
+    state = (capture_folder(target) / compact_files.COMPACT_FILE).read_bytes()
 
     assert compact(target) == []
-    assert (capture_folder(target) / compact_files.COMPACTED).read_bytes() == state
+    assert (capture_folder(target) / compact_files.COMPACT_FILE).read_bytes() == state
 
 
 def test_rows_of_a_rank_stand_together_and_in_their_order(target: Path) -> None:

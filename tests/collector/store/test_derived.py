@@ -170,7 +170,7 @@ def test_it_goes_when_its_last_rank_goes(target: Path) -> None:
 
 
 def folder_of_capture(folder: str) -> Path:
-    return Path(folder) / derived_tier.DERIVED
+    return Path(folder) / derived_tier.DERIVED_FOLDER
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.collector.store.compact import compact
-from npuscope.collector.store.manifest import DROPPED, manifests
+from npuscope.collector.store.manifest import DROPPED_FILE, manifests
 from npuscope.collector.store.retention import (
     DROPPED_CAPTURES,
     StoredCapture,
@@ -134,11 +134,11 @@ def test_a_dropped_capture_is_gone_for_readers_and_its_files_later(target: Path)
 @pytest.mark.slow
 def test_a_drop_that_was_killed_is_finished(target: Path) -> None:
     one = stored_captures(target)[0]
-    (Path(one.folder) / DROPPED).touch()
+    (Path(one.folder) / DROPPED_FILE).touch()
 
     assert store.query(target, "select count(*) from kernels").item() == 16, "all at once"
     sweep(target)
-    assert not (Path(one.folder) / DROPPED).exists()
+    assert not (Path(one.folder) / DROPPED_FILE).exists()
     assert len(manifests(target)) == 4
 
 

@@ -64,7 +64,7 @@ def publish_job(
     try:
         segments.create_gathered(con)
         for name, rows in own.items():
-            _insert(con, f'{segments.GATHERED}."{name}"', rows)
+            _insert(con, f'{segments.SUMMARY_SCHEMA}."{name}"', rows)
         located = segments.write_gathered(con, job.name, capture, staged, own)
     finally:
         con.close()

@@ -15,9 +15,9 @@ from npuscope.dashboard.app.state import (
     Choices,
     KnownCapture,
     View,
-    lacking,
     move_view,
     params_of,
+    unknown_choices,
     view_of,
 )
 
@@ -181,7 +181,7 @@ def test_a_change_leaves_the_rest_as_it_is() -> None:
     ],
 )  # fmt: skip
 def test_what_a_link_names_and_is_not_there_is_told(asked: dict[str, str], told: list[str]) -> None:
-    assert lacking(asked, SEVERAL) == told
-    assert lacking(params_of(view_of(asked, SEVERAL)), SEVERAL) == []
-    assert lacking(asked, Choices()) == []
-    assert lacking({"run": "moe", "base_run": "dense"}, SEVERAL) == []
+    assert unknown_choices(asked, SEVERAL) == told
+    assert unknown_choices(params_of(view_of(asked, SEVERAL)), SEVERAL) == []
+    assert unknown_choices(asked, Choices()) == []
+    assert unknown_choices({"run": "moe", "base_run": "dense"}, SEVERAL) == []

@@ -35,7 +35,7 @@ def put(
     for key_a, key_b, start, length in drawn:
         row = [key_a, key_b, EPOCH_NS + start, EPOCH_NS + start + length]
         CON.execute("insert into slices values (?, ?, ?, ?)", row)
-    place(CON, "select * from slices", nested=nested)
+    place(CON, "select * from slices", is_nested=nested)
     rows = CON.execute(f"""
         select s.key_a, s.key_b, s.start_ns - {EPOCH_NS}, s.end_ns - s.start_ns,
             coalesce(m.lane, 0)

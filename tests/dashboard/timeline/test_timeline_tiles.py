@@ -24,6 +24,7 @@ from npuscope.dashboard.app import sources, timeline_tiles
 from npuscope.dashboard.app.served_stores import Place, ServedStores, environment_of
 from npuscope.sample_traces.job import small
 from tests.cli.command import rows_of
+from tests.conftest import REPOSITORY
 from tests.dashboard.app.published_jobs import publish_job
 from tests.dashboard.report.printed_figures import command_output
 
@@ -192,6 +193,9 @@ def test_hostile_questions_are_refused(place: Mapping[str, str]) -> None:
     assert ask("measured", search | {"from_ns": 5, "to_ns": 5}).status_code == 400
     assert ask("__class__", search).status_code == 404
     assert ask("overview", {**place, "columns": 10**9}).status_code == 400
+    # Of what the server computes before anybody asks, else nothing would be found.
+    asked = (REPOSITORY / "dashboard/timeline_component/src/side.js").read_text()
+    assert f'"overview", {{ columns: {timeline_tiles.MAP_COLUMNS} }}' in asked
 
 
 def test_the_critical_path_is_as_long_as_the_command_says(

@@ -17,8 +17,8 @@ from npuscope.analysis.summaries import summaries, summarise
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import cache, store
 from npuscope.collector.store.compact import compact
-from npuscope.collector.store.compact_files import COMPACTED, read_compacted
-from npuscope.collector.store.derived_tier import DERIVED, bring_up_to_date, read_derived
+from npuscope.collector.store.compact_files import COMPACT_FILE, read_compacted
+from npuscope.collector.store.derived_tier import DERIVED_FOLDER, bring_up_to_date, read_derived
 from npuscope.collector.store.manifest import (
     INDEX,
     MANIFEST,
@@ -114,9 +114,9 @@ def generation_of(capture: Path, rank: int = 0) -> Path:
 PLACES = {
     "generation": f"rank=0/{GENERATION}",
     "merged": MERGED,
-    "results": f"{DERIVED}/{RESULTS}",
+    "results": f"{DERIVED_FOLDER}/{RESULTS}",
     "rank": "rank=7",
-    "derived": DERIVED,
+    "derived": DERIVED_FOLDER,
     "staging": f".tmp-{os.uname().nodename}-999999999-ba9876543210",
     "capture": "../capture=other",
     "run": "../../run=other",
@@ -207,7 +207,7 @@ def test_only_what_is_named_as_ours_is_deleted(target: Path, capture: Path) -> N
         capture / "rank=0" / GENERATION / "thesis.txt",
         capture / "compact-notes" / "kernels-0.parquet",
         generation_of(capture) / "mine.txt",
-        capture / DERIVED / "mine" / "a.parquet",
+        capture / DERIVED_FOLDER / "mine" / "a.parquet",
     ]
     gone = capture / "rank=0" / GENERATION / "kernels.parquet"
     for path in [*kept, gone]:
@@ -354,7 +354,7 @@ def test_merged_files_are_the_captures_own(
     with store.open(target) as con:
         expected = con.execute("from ranks order by rank").fetchall()
     change(
-        capture / COMPACTED,
+        capture / COMPACT_FILE,
         lambda told: [file.update(edit) for batch in told["batches"] for file in batch["files"]],
     )
     assert not read_compacted(capture).batches
@@ -379,10 +379,10 @@ def test_results_are_the_captures_own(target: Path, capture: Path, elsewhere: Pa
         "../x/clocks.parquet",
     ):
         change(
-            capture / DERIVED / MANIFEST,
+            capture / DERIVED_FOLDER / MANIFEST,
             partial(put, within="tables", value={"clocks": {**one, "file": file}}),
         )
-        assert read_derived(capture / DERIVED) is None, file
+        assert read_derived(capture / DERIVED_FOLDER) is None, file
         sweep(target, grace_s=0)
         again = bring_up_to_date(target, members, "1", lambda con: [One()])
         assert again["clocks"] != paths["clocks"] and Path(again["clocks"]).is_file()

@@ -20,7 +20,7 @@ from npuscope.analysis import query
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
-from npuscope.sample_traces.generate import COMMITTED, write_job
+from npuscope.sample_traces.generate import COMMITTED_JOB, write_job
 from tests.conftest import REPOSITORY
 from tests.prove.peers.msprof_analyze import Row, install, rows, run_recipes
 
@@ -56,7 +56,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
         assert os.environ.get("CI") != "true", reason
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("peers")
-    write_job(COMMITTED, folder / "job", forms=("db",))
+    write_job(COMMITTED_JOB, folder / "job", forms=("db",))
     assert ingest(folder / "job", folder / "store", summarise=summarise).is_complete
     copy, out = shutil.copytree(folder / "job", folder / "copy"), folder / "out"
     made = run_recipes(peer, out, {recipe: (recipe, copy) for recipe in RECIPES})

@@ -13,16 +13,16 @@ from npuscope.analysis.pipeline.execution import precedence
 from npuscope.analysis.pipeline.orders.gradients import (
     Creation,
     GradientReductions,
+    creation,
     makes_weights_apart,
-    making,
 )
 from npuscope.analysis.pipeline.schedules import schedule
 from npuscope.analysis.pipeline.tries_notes import tries_notes
-from npuscope.sample_traces.generate import COMMITTED, Job
+from npuscope.sample_traces.generate import COMMITTED_JOB, Job
 from tests.analysis.pipeline.test_tries import SMALL, job_of, rows, tables
 from tests.analysis.replay.replayed_jobs import true_step_ns
 
-TWO = replace(COMMITTED, memory=False, micro_batches=2)
+TWO = replace(COMMITTED_JOB, memory=False, micro_batches=2)
 FOUR = replace(TWO, slow_rank=None, pp=4, dp=2, layers=8, micro_batches=8, steps=1)
 
 # All experts on each rank: reducing their gradients takes longer than any pass.
@@ -67,7 +67,7 @@ def test_gradients_come_in_the_last_backward_or_in_the_last_pass_for_weights() -
         times = {"F": 3.0, "B": 3.0, "W": 2.0, "BW": 5.0}
         durations = np.array([[times[entry[0].kind]] for _, entry in made.entries])
         starts = made.starts(durations)
-        found = making(made, starts, durations)
+        found = creation(made, starts, durations)
         assert found.lasts_ns[:, 0].tolist() == expected
         assert (-found.begins_ns[:, 0]).tolist() == expected
         assert found.end_ns.max() == (starts + durations).max()
