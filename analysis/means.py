@@ -84,8 +84,7 @@ def mean_parts(
 ) -> pl.DataFrame:
     """Parts of such a step: rows of the metric `mean_parts`."""
     parts = step_parts(con, scope)
-    if by != "step":
-        parts = without_warm_up(con, parts)
+    parts = within_steps(parts) if by == "step" else without_warm_up(con, parts)
     return mean_of(parts, ["run", "capture", *([by] if by != "capture" else [])])
 
 
@@ -187,13 +186,18 @@ def job_steps(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFram
 
 
 def without_warm_up(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows (run, capture, step) that means are over: without warm-up where other steps are
-    among them, and without what is outside of every step where there are steps."""
-    has_steps = pl.col("step").is_not_null().any().over("run", "capture")
-    rows = rows.filter(pl.col("step").is_not_null() | ~has_steps)
+    """The rows `within_steps` that means are over: without warm-up where other steps are among
+    them."""
+    rows = within_steps(rows)
     warm = job_steps(con).filter("is_warm_up").select("run", "capture", "step")
     rest = rows.join(warm, on=["run", "capture", "step"], how="anti", nulls_equal=True)
     return rest if rest.height else rows
+
+
+def within_steps(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows (run, capture, step) without what is outside of every step where there are steps."""
+    has_steps = pl.col("step").is_not_null().any().over("run", "capture")
+    return rows.filter(pl.col("step").is_not_null() | ~has_steps)
 
 
 @memoize

@@ -33,10 +33,12 @@ def ending_alike(a: Side, b: Side) -> tuple[Side, Side, Ends | None]:
 
 
 def _to_next(side: Side) -> Side:
-    """Without times and MFU of last steps; between steps, what passes is of the others alone."""
+    """Without times and MFU of last steps; between steps, what passes is of the others alone (of
+    baselines that do not tell it, as if all their captures had as many steps)."""
     is_last = pl.col("is_last").fill_null(False)
     each = side.steps.height / side.steps.select((~is_last).sum()).item()
-    between = pl.when(pl.col("part") == "between_steps").then(pl.col("ns") * each)
+    told = pl.coalesce(pl.lit(side.between_ns, pl.Float64), pl.col("ns") * each)
+    between = pl.when(pl.col("part") == "between_steps").then(told)
     return replace(
         side,
         steps=side.steps.with_columns(pl.when(~is_last).then(pl.col("step_ns", _MFU))),

@@ -42,6 +42,7 @@ class _Baseline(msgspec.Struct):
     kernels: list[tuple[str, float, float]]
     facts: dict[str, list[str]]
     ranks: list[int] = []
+    between_ns: float | None = None
 
 
 def is_baseline(path: Path) -> bool:
@@ -75,6 +76,7 @@ def baseline_bytes(side: Side) -> bytes:
         by_type.drop_nulls().sort("type").rows(),
         {name: sorted(values) for name, values in side.facts.items() if values},
         sorted(side.ranks),
+        side.between_ns,
     )
     return msgspec.json.encode(baseline) + b"\n"
 
@@ -108,7 +110,8 @@ def _side(baseline: _Baseline) -> Side:
     )
     facts = {name: frozenset(baseline.facts.get(name, ())) for name in FACTS}
     order = (*KERNEL, "count", "total_ns")
-    return Side(steps, parts, kernels.select(order), facts, ranks=frozenset(baseline.ranks))
+    ranks, between_ns = frozenset(baseline.ranks), baseline.between_ns
+    return Side(steps, parts, kernels.select(order), facts, ranks=ranks, between_ns=between_ns)
 
 
 def _rows(one: _Steps) -> pl.DataFrame:

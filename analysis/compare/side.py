@@ -110,7 +110,8 @@ class Side:
     those of the others of their stage, and `parts` what they compute beyond (OTHER_RANKS). `facts`:
     what each rank knows of itself, a set of values each. `at`: the same of each stage or rank
     alone, where that was asked for. `tokens`: of a step of the job, where known. `ranks`: those
-    that a mean rank is of; none: not known.
+    that a mean rank is of; none: not known. `between_ns`: what passes between a rank's steps,
+    without last ones, which none follows; None: not known.
     """
 
     steps: pl.DataFrame
@@ -120,6 +121,7 @@ class Side:
     at: dict[int, Side] = field(default_factory=dict)
     tokens: int | None = None
     ranks: frozenset[int] = frozenset()
+    between_ns: float | None = None
 
     @property
     def step_ns(self) -> int:
@@ -169,6 +171,7 @@ def measure(
     kernels = _kernels(con, pairs, _KERNELS)
     pauses = frame(con, _PAUSES).join(pairs, on=PLACE, how="semi", nulls_equal=True)
     places = pairs.select(*RANK, "place").unique()
+    followed = pairs.join(steps.filter("is_last"), on=_STEP, how="anti", nulls_equal=True)
     parts = pl.concat(
         [
             parts.select(
@@ -185,7 +188,12 @@ def measure(
 
     def side(place: int | None) -> Side:
         means = _mean_parts(parts.filter(_at(place)), pairs.filter(_at(place)))
-        return Side(steps, means, kernels[place], facts, ranks=frozenset(pairs["rank"]))
+        passed = pauses.join(followed.filter(_at(place)), on=PLACE, how="semi", nulls_equal=True)
+        of_captures = passed.group_by(JOB).agg(pl.col("ns").mean())
+        return Side(
+            steps, means, kernels[place], facts, ranks=frozenset(pairs["rank"]),
+            between_ns=of_captures.select(pl.col("ns").mean()).item(),
+        )  # fmt: skip
 
     facts = _facts(con, scope)
     log = trainer_log(con, Path(target), None, scope) if target is not None else None
@@ -301,6 +309,12 @@ def together(sides: list[Side]) -> Side:
     ]
     places = set(sides[0].at).intersection(*(side.at for side in sides))
     tokens = {side.tokens for side in sides}
+    is_last = pl.col("is_last").fill_null(False)
+    between = [
+        (side.between_ns, side.steps.filter(~is_last)["capture"].n_unique())
+        for side in sides
+        if side.between_ns is not None
+    ]
     return Side(
         pl.concat(steps),
         mean([side.parts for side in sides], ["part", "name"], ["ns"]),
@@ -309,6 +323,7 @@ def together(sides: list[Side]) -> Side:
         {at: together([side.at[at] for side in sides]) for at in sorted(places)},
         tokens.pop() if len(tokens) == 1 else None,
         frozenset().union(*(side.ranks for side in sides)),
+        sum(ns * n for ns, n in between) / sum(n for _, n in between) if between else None,
     )
 
 

@@ -230,8 +230,9 @@ def _repairs(rows: pl.DataFrame) -> list[str]:
 
 
 def _caused_ns(material: Material) -> float | None:
-    """Waiting of others that goes back to ranks with a slow host, of a mean rank and step."""
+    """Waiting of others that goes back to ranks with a slow host, of a mean rank and step: steps of
+    which it is not known have as much as others."""
     mine = material.suspects.filter(verdict="host")
-    caused = mine["caused_wait_ns"].drop_nulls()
+    caused = (mine["caused_wait_per_step_ns"] * mine["step_count"]).drop_nulls()
     over = max(len(material.steps), 1)
     return float(caused.sum()) / over if len(caused) else None

@@ -164,11 +164,12 @@ def _uncaptured_ranks(con: duckdb.DuckDBPyConnection, run: str, capture: str) ->
 def _suspects(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     if scope.rank is not None or not is_told(con):
         return pl.DataFrame(
-            schema={"rank": pl.Int32, "caused_wait_ns": pl.Int64, "verdict": pl.String}
-        )
+            schema={"rank": pl.Int32, "verdict": pl.String, "step_count": pl.Int64,
+                    "caused_wait_per_step_ns": pl.Float64}
+        )  # fmt: skip
     # Over the steps that a mean is over, as the other figures of a finding.
     suspects = by_rank(without_warm_up(con, rank_blame(con, scope))).drop_nulls("verdict")
-    return suspects.select("rank", "caused_wait_ns", "verdict")
+    return suspects.select("rank", "verdict", "step_count", "caused_wait_per_step_ns")
 
 
 def _hosts(

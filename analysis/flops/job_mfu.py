@@ -12,7 +12,7 @@ from typing import Literal
 import duckdb
 import polars as pl
 
-from ..means import job_steps, without_warm_up
+from ..means import job_steps, within_steps, without_warm_up
 from ..views import frame
 
 Group = Literal["stage", "job"]
@@ -149,7 +149,7 @@ def _mean_of_steps(
     con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, keys: Sequence[str], names: Sequence[str]
 ) -> pl.DataFrame:
     """Those ratios of the rows, weighed by their `weight`: rows of the metric."""
-    counted = rows if "step" in keys else without_warm_up(con, rows)
+    counted = within_steps(rows) if "step" in keys else without_warm_up(con, rows)
     weight = pl.col("weight")
     return (
         counted.unpivot(

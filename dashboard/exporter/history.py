@@ -15,6 +15,7 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.flops.mfu import ModelUse
+from npuscope.analysis.means import within_steps
 from npuscope.analysis.metric import Gauge
 from npuscope.analysis.scope import ALL, JOB, Scope
 from npuscope.analysis.views import frame, open_views
@@ -62,7 +63,7 @@ def write_history(
     """
     open_views(con)
     clause, values = scope.where(JOB)
-    times = frame(con, _TIMES.format(where=clause), values)
+    times = within_steps(frame(con, _TIMES.format(where=clause), values))
     if times.is_empty():
         raise TraceNotFound("no step here has a wall-clock time: nothing can be back-filled")
     frames_here: Frames = {

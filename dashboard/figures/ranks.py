@@ -139,9 +139,9 @@ def culprits_figure(ranking: pl.DataFrame, silent: pl.DataFrame, say: Say) -> go
     Of more than can be drawn those that cause most; as many silent ranks as others.
     """
     top_rows = ranking.head(MOST_CULPRITS)
-    told_ms = (top_rows["caused_wait_ns"].fill_null(0) / top_rows["step_count"] / 1e6).to_list()
-    rows = top_rows.with_columns(wait_ms=pl.Series(told_ms, dtype=pl.Float64))
-    top = max([*told_ms, 1e-6])
+    told_ms = pl.col("caused_wait_per_step_ns").fill_null(0) / 1e6
+    rows = top_rows.with_columns(wait_ms=told_ms)
+    top = max([*rows["wait_ms"], 1e-6])
     figure = go.Figure()
     for is_suspect, name, colour in (
         (True, "suspected", CULPRIT), (False, "others", FAINT)

@@ -20,6 +20,7 @@ PATH_WORDS = {
     "computing": "computing",
     "communication": "communication",
     "exogenous": "communication with ranks not captured",
+    "task": "another task",
     "host": "host between launches",
     "launch": "launch to the device",
     "overhead": "between operations",

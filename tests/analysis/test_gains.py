@@ -196,6 +196,13 @@ def test_what_is_at_stake_in_a_mean_step_is_the_mean_of_what_is_in_each() -> Non
         )
         assert len(each_ns) == 3
         assert every_ns == pytest.approx(sum(each_ns) / 3, abs=2) and every_ns > 100_000
+    # Of a step in which nothing could be compared it is not known: the others tell it.
+    con = compare_ranks(connect(), job, f"update kernels {later}", f"update comm_ops {later}")
+    con.execute("create temp table told as from rank_blame")
+    con.execute("update told set caused_wait_ns = null where step = 14")
+    con.execute("create or replace temp view rank_blame as from told")
+    (host,) = (one for one in findings(con) if one.name == "slow_hosts")
+    assert host.at_stake_ns == pytest.approx((each_ns[0] + each_ns[2]) / 2, abs=2)
 
 
 @pytest.mark.slow

@@ -101,22 +101,23 @@ def blame_rows(rows: pl.DataFrame) -> list[dict[str, Any]]:
 # by: run, capture, rank
 # gauge: npuscope_rank_slow_score{rank} = score: Straggler score of the rank: -log10 of its
 #     smallest corrected p-value, to 99.
-# gauge: npuscope_rank_caused_wait_seconds{rank} = caused_wait_ns::double / step_count:
-#     Waiting of all other ranks caused by this rank, per step.
+# gauge: npuscope_rank_caused_wait_seconds{rank} = caused_wait_per_step_ns: Waiting of all
+#     other ranks caused by this rank, per step.
 # gauge: npuscope_rank_suspect_info{rank, verdict} = case when verdict is not null then 1 end: Why
 #     a rank is suspected: host, compute, frequency, alltoall_bytes, link or unknown.
 # gauge: npuscope_rank_suspect_captures{rank} = suspect_captures: Consecutive newest captures of
 #     the run in which the rank is suspected.
 # figure: culprits
 #
-#   step_count           bigint   steps that are added up
-#   last_arrivals_count  bigint   operations at which it arrived last
-#   caused_wait_ns       bigint   waiting of the others that it caused
-#   share_ratio          double   of what all ranks of the capture cause; NULL where that is
+#   step_count               bigint   steps that are added up
+#   last_arrivals_count      bigint   operations at which it arrived last
+#   caused_wait_ns           bigint   waiting of the others that it caused
+#   caused_wait_per_step_ns  double   mean of the steps of which that is known
+#   share_ratio              double   of what all ranks of the capture cause; NULL where that is
 #     nothing
-#   score                double   -log10 of its smallest corrected p-value
-#   verdict              varchar  why it is suspected; NULL: it is not
-#   evidence             varchar  what that rests on, as JSON
+#   score                    double   -log10 of its smallest corrected p-value
+#   verdict                  varchar  why it is suspected; NULL: it is not
+#   evidence                 varchar  what that rests on, as JSON
 def suspects(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric `rank_suspects`."""
     return by_rank(later_steps(con, rank_blame(con, scope)))
@@ -143,6 +144,7 @@ def by_rank(rows: pl.DataFrame) -> pl.DataFrame:
             pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name)
             for name in ("last_arrivals_count", "caused_wait_ns")
         ),
+        pl.col("caused_wait_ns").mean().alias("caused_wait_per_step_ns"),
         pl.col("score", "verdict", "evidence").first(),
     )
     total = pl.col("caused_wait_ns").sum().over("run", "capture")

@@ -275,6 +275,17 @@ def test_two_cuts_of_one_capture_do_not_differ(tmp_path: Path) -> None:
         assert compare(read_baseline(kept), whole).step_b_ns == found.step_b_ns
     assert compare(whole, whole).ends is None
 
+    # Captures of two and six steps beside one of six: half as much passes where half are last ones.
+    two = cut(job, pl.col("step") <= step + 1)
+    several = together([two, whole])
+    kept.write_bytes(baseline_bytes(several))
+    for captures in (several, read_baseline(kept)):
+        found = compare(captures, whole)
+        adds_up(found)
+        (between,) = found.rows.filter(part="between_steps").to_dicts()
+        assert found.ends == "to_next" and between["a_ns"] > 0.7 * _PAUSE_NS
+        assert abs(between["delta_ns"]) < 0.01 * between["a_ns"]
+
 
 def test_other_ranks_of_a_job_are_no_other_run(tmp_path: Path) -> None:
     job = small(steps=4)

@@ -87,6 +87,13 @@ def test_the_slow_rank_causes_the_waiting_and_its_group_does_not() -> None:
     outside = found.filter(step=found["step"].min()).with_columns(step=pl.lit(None, pl.Int64))
     assert by_rank(pl.concat([found, outside])).equals(by_rank(found))
     assert by_rank(outside)["step_count"].to_list() == [1] * found["rank"].n_unique()
+    # What a rank caused is unknown of a step in which nothing could be compared: not 0 of it.
+    last = pl.col("step") == pl.col("step").max()
+    unknown = found.with_columns(pl.when(~last).then("caused_wait_ns").alias("caused_wait_ns"))
+    partly, whole = by_rank(unknown).sort("rank"), by_rank(found.filter(~last)).sort("rank")
+    assert partly["step_count"].to_list() == [n + 1 for n in whole["step_count"]]
+    assert partly["caused_wait_per_step_ns"].equals(whole["caused_wait_per_step_ns"])
+    assert partly["caused_wait_per_step_ns"].gt(0).any()
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from npuscope.analysis import query
@@ -19,9 +20,10 @@ from npuscope.analysis.flops.mfu import mfu
 from npuscope.analysis.flops.peaks import parse_peaks
 from npuscope.collector.store import store as stores
 from npuscope.commands.explain.model_options import use_of
+from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.generate import small
 from tests.cli.command import Run
-from tests.dashboard.app.published_jobs import publish_job
+from tests.dashboard.app.published_jobs import publish_job, publish_rank
 from tests.dashboard.exporter.scraping import prometheus, promtool, require_prometheus
 
 _LINE = re.compile(r'(\w+)\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\} (\S+) (\d+\.\d{3})')
@@ -49,6 +51,25 @@ def test_waiting_is_told_apart_as_the_exporter_does(run: Run, tmp_path: Path) ->
         part: pytest.approx(value) for part, (value,) in means.items()
     }
     assert "pipeline_wait" in means
+
+    # All that a rank without steps recorded is no step, whose sample could stand for the last one.
+    def use(place: Path) -> list[str]:
+        code, _, err = run("export", "openmetrics", place, "-o", history)
+        assert code == 0 and "of 2 steps" in err
+        return re.findall(r"npuscope_mfu_ratio{.*", history.read_text())
+
+    job, without, bare = small(pp=2, layers=2), tmp_path / "without", tmp_path / "bare"
+    last = job.world_size - 1
+    frames = canonical_frames(job, tables=("ranks", "groups", "kernels", "comm_ops"), pipes=False)
+    tables = {
+        name: rows.filter(pl.col("rank") == last).drop("run", "capture", "rank")
+        .with_columns(pl.lit(None, pl.Int64).alias(one) for one in rows.columns if one == "step")
+        for name, rows in frames.items()
+    }  # fmt: skip
+    for place in (without, bare):
+        publish_job(place, job, "c0", published_s=time.time(), ranks=range(last))
+    publish_rank(bare, (job.name, "c0", last), tables, time.time())
+    assert use(bare) == use(without) != []
 
 
 def test_history_fills_in_the_past(run: Run, tmp_path: Path) -> None:

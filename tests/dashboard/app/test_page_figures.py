@@ -298,8 +298,8 @@ def test_the_title_says_which_median_ranks_are_measured_against(
 
 def test_the_culprit_alone_has_the_strong_colour_and_its_name() -> None:
     rows = pl.DataFrame(
-        {"rank": [5, 0], "caused_wait_ns": [4 * MS, MS], "verdict": ["frequency", None],
-         "step_count": [2, 2]}
+        {"rank": [5, 0], "caused_wait_per_step_ns": [2.0 * MS, MS / 2],
+         "verdict": ["frequency", None]}
     )  # fmt: skip
     silent = pl.DataFrame({"rank": [6], "reason": ["not captured"]})
     figure = ranks.culprits_figure(rows, silent, str)
@@ -311,8 +311,8 @@ def test_the_culprit_alone_has_the_strong_colour_and_its_name() -> None:
         "<b>rank 5</b>: chip runs at a lower clock"
     ]
     several = pl.DataFrame(
-        {"rank": [40, 90, 41], "caused_wait_ns": [100 * MS, 99 * MS, 98 * MS],
-         "verdict": "frequency", "step_count": 1}
+        {"rank": [40, 90, 41], "caused_wait_per_step_ns": [100.0 * MS, 99.0 * MS, 98.0 * MS],
+         "verdict": "frequency"}
     )  # fmt: skip
     names = ranks.culprits_figure(several, silent, str).layout.annotations
     # Those that stand close are one above the other.

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from npuscope.analysis.replay.before_after import whatif_lanes
 from npuscope.analysis.replay.capture_changes import apply_change
 from npuscope.analysis.replay.changes import parse_change
+from npuscope.analysis.timeline.replay_tracks import PARTS
 from npuscope.cli import app
 from npuscope.dashboard.app.state import Choices, KnownCapture, move_view, params_of, view_of
 from npuscope.dashboard.figures.what_if import saved_figure
@@ -118,6 +119,8 @@ def test_bars_lead_from_the_replayed_to_the_predicted_step() -> None:
     assert [*bars.y][1:3] == ["communication: ep", "computing"]
     assert [*reach.x] == [8.5, 9.4] and reach.y[0] not in bars.y
     assert saved_figure({**row, "saved": None}, str).data[0].x == (10.0, 9.0)
+    every = [{"part": part, "kind": None, "saved_ns": 1} for part in PARTS]
+    assert len({*saved_figure({**row, "saved": every}, str).data[0].y}) == len(PARTS) + 2
     lines = saved_figure(row, str).layout.shapes  # of steps, where the axis is cut
     assert [(line.x0, line.x1) for line in lines] == [(10.0, 10.0), (9.0, 9.0)]
     near = {**row, "predicted_step_ns": 1_000_000, "predicted_low_ns": 900_000}
