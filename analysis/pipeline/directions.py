@@ -45,7 +45,7 @@ _OPERATORS = """
             coalesce(any_value(operator_start_ns), any_value(api_start_ns)) as launched_ns
         from launches
         where target in ('kernel', 'communication') and connection_id is not null
-            and run = $run and capture = $capture
+            and run = $run and capture = $capture and rank between $first and $last
         group by all
     ),
     _facts as (
@@ -54,6 +54,7 @@ _OPERATORS = """
             any_value(forward_thread_id) as forward_thread
         from host_ops
         where kind = 'operator' and sequence_number >= 0 and run = $run and capture = $capture
+            and rank between $first and $last
         group by all
     ),
     _marked as (
@@ -61,7 +62,7 @@ _OPERATORS = """
             row_number() over (partition by rank order by start_ns) as mark_number
         from marks
         where kind = 'mstx' and dur_ns > 0 and regexp_matches(name, $pattern)
-            and run = $run and capture = $capture
+            and run = $run and capture = $capture and rank between $first and $last
     )
     select _questions.rank, connection_id, operator, thread, sequence, forward_thread,
         case when launched_ns < end_ns then mark end as mark,
@@ -70,10 +71,13 @@ _OPERATORS = """
     asof left join _marked on _questions.rank = _marked.rank and launched_ns >= _marked.start_ns"""
 
 
-def operators(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFrame:
-    """Of each launch: rank, connection_id, operator, thread, sequence, forward_thread, and the name
-    and number of the range of a pass (mstx) that it lies in."""
-    parameters = {"run": run, "capture": capture, "pattern": _MARK}
+def operators(
+    con: duckdb.DuckDBPyConnection, run: str, capture: str, ranks: dict[str, int]
+) -> pl.DataFrame:
+    """Of each launch of some ranks (a part of `rank_parts`): rank, connection_id, operator, thread,
+    sequence, forward_thread, and the name and number of the range of a pass (mstx) that it lies
+    in."""
+    parameters = {"run": run, "capture": capture, "pattern": _MARK, **ranks}
     return store.frame(con.sql(_OPERATORS, params=parameters))
 
 

@@ -108,8 +108,8 @@ class Operations:
 def read_operations(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Operations:
     """Of a capture whose ranks were compared. Raises TraceNotFound where there are none."""
     parameters = {"run": run, "capture": capture}
-    parts = store.frame(con.sql(_PARTS, params={**parameters, "most": _AT_ONCE})).to_dicts()
     query = sql_text("device_operations.sql")
+    parts = rank_parts(con, run, capture)
     frames = [store.frame(con.sql(query, params=parameters | part)) for part in parts]
     rows = pl.concat(frames) if frames else pl.DataFrame()
     if rows.is_empty():
@@ -167,6 +167,14 @@ def read_operations(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> O
         ranks, steps, types, kind_names, zero_ns, syncs,
         rows.select("name", "core", "shapes", "op_id", "size_bytes", "connection_id"),
     )  # fmt: skip
+
+
+@latest
+def rank_parts(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> list[dict[str, int]]:
+    """The ranks of a capture that run operations, so many at a time as can be joined in memory:
+    `first` and `last` of each part."""
+    parameters = {"run": run, "capture": capture, "most": _AT_ONCE}
+    return store.frame(con.sql(_PARTS, params=parameters)).to_dicts()
 
 
 def programs(ops: Operations) -> list[Integers]:
