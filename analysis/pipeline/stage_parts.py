@@ -62,7 +62,6 @@ def pipeline_stages(pipeline: Pipeline) -> pl.DataFrame:
         is_seed=(pl.col("type") + "Grad").is_in(kernels["type"].unique().implode()),
         is_embedding=pl.col("type").str.contains(_EMBEDDING),
         is_attention=pl.col("type").str.contains(_ATTENTION),
-        each=1.0 / (pl.col("lanes") * micro_batches),
     )
     order = pipeline.schedule.order
     last = order.routes[0][-1][0] if order else max(pipeline.present)
@@ -78,8 +77,8 @@ def pipeline_stages(pipeline: Pipeline) -> pl.DataFrame:
         & pl.lit(len(pipeline.present) > 1)
         & (_passes().over("stage", "direction", "type", "shapes") > _half(micro_batches))
     )  # fmt: skip
-    time = pl.col("dur") * pl.col("each")
-    again = pl.col("is_seed") & ~pl.col("is_forward")
+    time, is_forward = pl.col("dur"), pl.col("is_forward")
+    again = pl.col("is_seed") & ~is_forward
     seeds = kernels.filter("is_seed").group_by("stage", "type").agg(
         ratio=(~pl.col("is_forward")).sum() / pl.col("is_forward").sum().clip(1)
     )  # fmt: skip
@@ -91,12 +90,13 @@ def pipeline_stages(pipeline: Pipeline) -> pl.DataFrame:
             embedding=time.filter("is_embedding").sum(),
             own=time.filter("is_own").sum(),
             again=time.filter(again).sum(),
-            forward=time.filter(
-                pl.col("is_forward") & ~pl.col("is_embedding") & ~pl.col("is_own")
-            ).sum(),
-            embeddings=pl.col("each").filter(pl.col("is_embedding") & pl.col("is_forward")).sum(),
-            attention=pl.col("each").filter(pl.col("is_attention") & pl.col("is_forward")).sum(),
+            forward=time.filter(is_forward & ~pl.col("is_embedding") & ~pl.col("is_own")).sum(),
+            embeddings=(pl.col("is_embedding") & is_forward).sum(),
+            attention=(pl.col("is_attention") & is_forward).sum(),
+            lanes=pl.col("lanes").first(),
         )
+        # Whole sums first: those of fractions differ with the order of their rows.
+        .with_columns(pl.exclude("stage", "lanes") / (pl.col("lanes") * micro_batches))
         .join(whole, on="stage", how="left")
         .sort("stage")
     )
