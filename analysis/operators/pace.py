@@ -17,7 +17,8 @@ _ROUNDS = 30
 _LEAST_POINTS, _LEAST_SPAN = 3, 1.5  # below, a start and a pace cannot be told apart
 _TAIL = 0.1
 _OTHER = float(np.log(2))
-_MOST_POINTS, _AT_ONCE = 100, 2048
+_MOST_POINTS = 100
+_AT_ONCE = 1 << 18  # lines x kernels: stays in caches, however many kernels there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,9 @@ def _likeliest(work: Floats, dur_ns: Floats, weights: Floats) -> tuple[float, fl
     starts = np.concatenate([starts, starts])
     starts, slopes = starts[slopes > 0], slopes[slopes > 0]
     least, best = np.inf, (0.0, float(np.median(dur_ns / work)))
-    for begin in range(0, len(starts), _AT_ONCE):
-        here = slice(begin, begin + _AT_ONCE)
+    lines = max(_AT_ONCE // len(work), 1)
+    for begin in range(0, len(starts), lines):
+        here = slice(begin, begin + lines)
         expected = starts[here, None] + slopes[here, None] * work
         errors = np.minimum(np.abs(np.log(dur_ns / expected)), _OTHER) @ weights
         at = int(errors.argmin())

@@ -33,6 +33,11 @@ _MARK = (
     r"|micro.?batch.*(forward|backward|fwd|bwd|wgrad)"
 )
 _MARKED_WEIGHTS = r"(?i)wgrad"
+# Columns that `with_directions` returns: texts, which take the memory, have told theirs by then.
+_TOLD = (
+    "row", "at", "lane", "start", "dur", "stream", "type", "sequence", "mark_number", "order",
+    "is_launched", "is_cube", "is_product", "is_sized", "is_weight", "basis", "direction",
+)  # fmt: skip
 _OPERATORS = """
     with _questions as (
         select rank, connection_id, any_value(operator_name) as operator,
@@ -40,7 +45,7 @@ _OPERATORS = """
             coalesce(any_value(operator_start_ns), any_value(api_start_ns)) as launched_ns
         from launches
         where target in ('kernel', 'communication') and connection_id is not null
-            and run = $run and capture = $capture
+            and run = $run and capture = $capture and rank between $first and $last
         group by all
     ),
     _facts as (
@@ -49,6 +54,7 @@ _OPERATORS = """
             any_value(forward_thread_id) as forward_thread
         from host_ops
         where kind = 'operator' and sequence_number >= 0 and run = $run and capture = $capture
+            and rank between $first and $last
         group by all
     ),
     _marked as (
@@ -56,7 +62,7 @@ _OPERATORS = """
             row_number() over (partition by rank order by start_ns) as mark_number
         from marks
         where kind = 'mstx' and dur_ns > 0 and regexp_matches(name, $pattern)
-            and run = $run and capture = $capture
+            and run = $run and capture = $capture and rank between $first and $last
     )
     select _questions.rank, connection_id, operator, thread, sequence, forward_thread,
         case when launched_ns < end_ns then mark end as mark,
@@ -65,10 +71,13 @@ _OPERATORS = """
     asof left join _marked on _questions.rank = _marked.rank and launched_ns >= _marked.start_ns"""
 
 
-def operators(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFrame:
-    """Of each launch: rank, connection_id, operator, thread, sequence, forward_thread, and the name
-    and number of the range of a pass (mstx) that it lies in."""
-    parameters = {"run": run, "capture": capture, "pattern": _MARK}
+def operators(
+    con: duckdb.DuckDBPyConnection, run: str, capture: str, ranks: dict[str, int]
+) -> pl.DataFrame:
+    """Of each launch of some ranks (a part of `rank_parts`): rank, connection_id, operator, thread,
+    sequence, forward_thread, and the name and number of the range of a pass (mstx) that it lies
+    in."""
+    parameters = {"run": run, "capture": capture, "pattern": _MARK, **ranks}
     return store.frame(con.sql(_OPERATORS, params=parameters))
 
 
@@ -81,7 +90,8 @@ def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
     operator, thread, sequence, forward_thread, mark, mark_number.
     """
     named = pl.concat_str(["type", "name"], separator=" ", ignore_nulls=True)
-    types = kernels.select("type", "name", "core", "shapes", "operator").unique()
+    likes = ["type", "name", "core", "shapes", "operator"]
+    types = kernels.group_by(likes).agg(count=pl.len())
     types = types.with_columns(
         is_gradient=named.str.contains(_GRADIENT),
         is_cube=pl.col("core").is_in(_CUBE_CORES).fill_null(value=False)
@@ -89,14 +99,18 @@ def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
         is_product=named.str.contains(_PRODUCT),
         is_sum=named.str.contains(_ADDED_UP),
         is_backward_operator=pl.col("operator").str.contains(_GRADIENT),
+        is_operator=pl.col("operator").is_not_null(),
+        is_forward=(pl.col("type") + "Grad").is_in(kernels["type"].unique().implode())
+        | named.str.contains(r"(?i)forward|_fwd|fwd_"),
         dims=pl.col("shapes").str.split(";").list.head(2),
     )
-    rows = kernels.join(types, on=["type", "name", "core", "shapes", "operator"],
-                         how="left", nulls_equal=True)  # fmt: skip
-    rows = rows.sort("lane", "order", "start").with_row_index("row")
-    rows = _with_weights(rows)
+    types = _with_weights(types).drop("count", "dims")
+    # What a kernel is called is told: only what was made of it is carried along.
+    rows = kernels.join(types, on=likes, how="left", nulls_equal=True)
+    rows = rows.drop("name", "core", "operator").sort("lane", "order", "start")
+    rows = rows.with_row_index("row")
     threads = (
-        rows.filter(pl.col("operator").is_not_null())
+        rows.filter("is_operator")
         .group_by("rank", "thread")
         .agg(
             is_autograd=(
@@ -111,8 +125,7 @@ def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
     )
     rows = rows.join(threads, on=["rank", "thread"], how="left", nulls_equal=True)
     rows = rows.join(several, on="rank", how="left")
-    is_by_thread = pl.col("is_told").fill_null(value=False) & pl.col("operator").is_not_null()
-    is_forward_type = (pl.col("type") + "Grad").is_in(rows["type"].unique().implode())
+    is_by_thread = pl.col("is_told").fill_null(value=False) & pl.col("is_operator")
     rows = rows.with_columns(
         basis=pl.when(pl.col("mark").is_not_null())
         .then(pl.lit("marks"))
@@ -131,7 +144,7 @@ def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
         .then(pl.when("is_autograd").then(pl.lit(BACKWARD)).otherwise(pl.lit(FORWARD)))
         .when(pl.col("is_gradient") | pl.col("is_backward_operator").fill_null(value=False))
         .then(pl.lit(BACKWARD))
-        .when(is_forward_type | named.str.contains(r"(?i)forward|_fwd|fwd_"))
+        .when("is_forward")
         .then(pl.lit(FORWARD)),
     )
     rows = _with_unrecorded(rows)
@@ -157,18 +170,23 @@ def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
     return (
         _with_runs(rows)
         .with_columns(direction=pl.when("is_run").then(pl.lit(WEIGHTS)).otherwise(direction))
-        .drop("before", "after", "backward", "seed", "dims", "is_told", "is_run", "is_sum")
+        .select(_TOLD)
     )
 
 
-def _with_weights(kernels: pl.DataFrame) -> pl.DataFrame:
-    """With `is_weight`: a product of two matrices that adds up over tokens, and cannot be another;
-    tokens are the commonest first size of a product. And `is_sized`: whether sizes tell it."""
-    cube = kernels.filter("is_product").select(
-        pl.col("dims").list.first().str.split(",").list.first()
+def _with_weights(types: pl.DataFrame) -> pl.DataFrame:
+    """Of kernels that are alike, `count` of them: with `is_weight`, a product of two matrices that
+    adds up over tokens, and cannot be another; tokens are the commonest first size of a product.
+    And `is_sized`: whether sizes tell it."""
+    first = pl.col("dims").list.first().str.split(",").list.first()
+    common = (
+        types.filter("is_product")
+        .group_by(size=first)
+        .agg(pl.col("count").sum())
+        .drop_nulls("size")
+        .sort("count", "size", descending=[True, False])
     )
-    common = cube.to_series().drop_nulls().mode() if cube.height else pl.Series(dtype=pl.String)
-    tokens = common.sort()[0] if len(common) else "?"
+    tokens = common["size"][0] if common.height else "?"
     sizes = [pl.col("dims").list.get(at, null_on_oob=True).str.split(",") for at in (0, 1)]
     a, b, c, d = (one.list.get(at, null_on_oob=True) for one in sizes for at in (-2, -1))
     # Which sizes may be summed over: with one matrix as it is or transposed.
@@ -176,10 +194,13 @@ def _with_weights(kernels: pl.DataFrame) -> pl.DataFrame:
     is_tokens = pl.any_horizontal(fits & (size == tokens) for size, fits in summed)
     is_other = pl.any_horizontal(fits & (size != tokens) for size, fits in summed)
     is_weight = (pl.col("is_product") & is_tokens & ~is_other).fill_null(value=False)
-    kernels = kernels.with_columns(is_weight=is_weight)
-    share = kernels.filter("is_product")["is_weight"].mean()
-    tells = isinstance(share, float) and 0 < share < _MOST_WEIGHTS
-    return kernels.with_columns(
+    types = types.with_columns(is_weight=is_weight)
+    weights, products = types.select(
+        pl.col("count").filter(pl.col(name)).sum().alias(name)
+        for name in ("is_weight", "is_product")
+    ).row(0)
+    tells = 0 < weights / max(products, 1) < _MOST_WEIGHTS
+    return types.with_columns(
         pl.col("is_weight") & pl.lit(tells),
         is_sized=pl.col("shapes").is_not_null() & pl.lit(tells),
     )
@@ -206,17 +227,12 @@ def _with_runs(kernels: pl.DataFrame) -> pl.DataFrame:
     """With `is_run`: of a run of products for gradients of weights alone, or what adds these up
     between them."""
     is_break = ~pl.col("is_weight") & (pl.col("is_product") | ~pl.col("is_sum"))
+    is_first = is_break | (pl.col("lane") != pl.col("lane").shift()).fill_null(value=True)
     one = pl.col("is_weight").cast(pl.Int32)
-    run = ["lane", "run"]
-    return (
-        kernels.with_columns(run=is_break.cum_sum().over("lane"))
-        .with_columns(
-            is_run=(
-                one.sum().over(run)
-                >= pl.when(pl.col("seed") == FORWARD).then(_RUN_FORWARD).otherwise(_RUN)
-            )
-            & (one.cum_sum().over(run) > 0)
-            & (one.cum_sum(reverse=True).over(run) > 0)
-        )
-        .drop("run")
+    so_far = one.cum_sum()
+    before = pl.when(is_first).then(so_far - one).forward_fill()
+    whole = pl.when(is_first.shift(-1, fill_value=True)).then(so_far).backward_fill()
+    least = pl.when(pl.col("seed") == FORWARD).then(_RUN_FORWARD).otherwise(_RUN)
+    return kernels.with_columns(
+        is_run=(whole - before >= least) & (so_far > before) & (so_far - one < whole)
     )

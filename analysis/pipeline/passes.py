@@ -18,7 +18,7 @@ from ..means import of_training
 from ..memo import latest
 from ..ranks.stages import rank_stages
 from ..replay.beside import cover_of
-from ..replay.operations import UNKNOWN, Operations, read_operations
+from ..replay.operations import UNKNOWN, Operations, rank_parts, read_operations
 from ..replay.points import Integers
 from .cuts import cut
 from .directions import operators, with_directions
@@ -88,7 +88,7 @@ def pipeline(
     ops = known or read_operations(con, run, capture)
     stage_of = rank_stages(con, run, capture)
     lanes = _lanes(ops, stage_of)
-    kernels = _kernels(ops, operators(con, run, capture))
+    kernels = _kernels(con, run, capture, ops)
     transfers = _transfers(ops)
     kernels, transfers = _in_order(kernels, transfers)
     kernels = with_directions(kernels)
@@ -132,7 +132,9 @@ def _lanes(ops: Operations, stage_of: dict[int, int]) -> pl.DataFrame:
     return pl.DataFrame(places, schema=schema, orient="row")
 
 
-def _kernels(ops: Operations, passes: pl.DataFrame) -> pl.DataFrame:
+def _kernels(
+    con: duckdb.DuckDBPyConnection, run: str, capture: str, ops: Operations
+) -> pl.DataFrame:
     types = pl.Series(ops.types, dtype=pl.String)
     frame = pl.DataFrame({
         "at": np.arange(len(ops.rank)), "lane": ops.lane,
@@ -141,7 +143,13 @@ def _kernels(ops: Operations, passes: pl.DataFrame) -> pl.DataFrame:
         "type": types[ops.type],
     }).with_columns(ops.names.select("name", "core", "shapes", "connection_id"))  # fmt: skip
     frame = frame.filter(pl.Series(~ops.is_communication & (ops.step >= _first(ops))))
-    return frame.join(passes, on=["rank", "connection_id"], how="left").drop("connection_id")
+    key = ["rank", "connection_id"]
+    return pl.concat(
+        frame.filter(pl.col("rank").is_between(part["first"], part["last"]))
+        .join(operators(con, run, capture, part), on=key, how="left")
+        .drop("connection_id")
+        for part in rank_parts(con, run, capture)
+    )
 
 
 def _first(ops: Operations) -> int:

@@ -47,7 +47,7 @@ def pipeline_stages(pipeline: Pipeline) -> pl.DataFrame:
     last = order.routes[0][-1][0] if order else max(pipeline.present)
     kernels = _stage_kernels(pipeline, micro_batches, last)
     has_shapes = bool(kernels.filter(pl.col("stage") == last)["has_shapes"].any())
-    rows = _stage_sums(kernels)
+    rows = _stage_means(kernels, micro_batches)
     is_all = pl.col("ratio").fill_null(0).is_between(0.9, 1.5)
     extra = pl.col("embeddings").round() - (pl.lit(first == last)).cast(pl.Float64)
     rows = rows.with_columns(
@@ -83,8 +83,8 @@ def pipeline_stages(pipeline: Pipeline) -> pl.DataFrame:
 
 
 def _stage_kernels(pipeline: Pipeline, micro_batches: int, last: int) -> pl.DataFrame:
-    """Kernels of passes with their stage, what each is (`is_forward`, `is_embedding`, ...) and its
-    part in a rank's mean micro-batch (`each`). `is_own`: shapes that only the last stage has."""
+    """Kernels of passes with their stage and how many lanes that has, and what each is
+    (`is_forward`, `is_embedding`, ...). `is_own`: shapes that only the last stage has."""
     ops = pipeline.ops
     its = pipeline.work.filter(pl.col("piece").is_not_null())
     at = its["at"].to_numpy()
@@ -106,7 +106,6 @@ def _stage_kernels(pipeline: Pipeline, micro_batches: int, last: int) -> pl.Data
         is_embedding=pl.col("type").str.contains(_EMBEDDING),
         is_attention=pl.col("type").str.contains(_ATTENTION),
         has_shapes=pl.col("shapes").is_not_null(),
-        each=1.0 / (pl.col("lanes") * micro_batches),
     )
     kernels = _with_steady_shapes(kernels, micro_batches)
     others = kernels.filter(pl.col("stage") != last).select("direction", "type", "shapes").unique()
@@ -120,11 +119,11 @@ def _stage_kernels(pipeline: Pipeline, micro_batches: int, last: int) -> pl.Data
     )  # fmt: skip
 
 
-def _stage_sums(kernels: pl.DataFrame) -> pl.DataFrame:
+def _stage_means(kernels: pl.DataFrame, micro_batches: int) -> pl.DataFrame:
     """By stage: ns of a mean rank and micro-batch, how many embeddings and attentions it runs, and
     which part of each seed's forwards ran again (`ratio`, the least of them)."""
-    time = pl.col("dur") * pl.col("each")
-    again = pl.col("is_seed") & ~pl.col("is_forward")
+    time, is_forward = pl.col("dur"), pl.col("is_forward")
+    again = pl.col("is_seed") & ~is_forward
     seeds = kernels.filter("is_seed").group_by("stage", "type").agg(
         ratio=(~pl.col("is_forward")).sum() / pl.col("is_forward").sum().clip(1)
     )  # fmt: skip
@@ -136,12 +135,13 @@ def _stage_sums(kernels: pl.DataFrame) -> pl.DataFrame:
             embedding=time.filter("is_embedding").sum(),
             own=time.filter("is_own").sum(),
             again=time.filter(again).sum(),
-            forward=time.filter(
-                pl.col("is_forward") & ~pl.col("is_embedding") & ~pl.col("is_own")
-            ).sum(),
-            embeddings=pl.col("each").filter(pl.col("is_embedding") & pl.col("is_forward")).sum(),
-            attention=pl.col("each").filter(pl.col("is_attention") & pl.col("is_forward")).sum(),
+            forward=time.filter(is_forward & ~pl.col("is_embedding") & ~pl.col("is_own")).sum(),
+            embeddings=(pl.col("is_embedding") & is_forward).sum(),
+            attention=(pl.col("is_attention") & is_forward).sum(),
+            lanes=pl.col("lanes").first(),
         )
+        # Whole sums first: those of fractions differ with the order of their rows.
+        .with_columns(pl.exclude("stage", "lanes") / (pl.col("lanes") * micro_batches))
         .join(whole, on="stage", how="left")
         .sort("stage")
     )

@@ -25,6 +25,18 @@ _ROLES = {None: 0, "record": RECORD, "wait": WAIT, "other": OTHER}
 _EARLIEST_NS = -100_000  # an end before another member's start: clocks are not so far off
 WITHIN = ("tp", "ep", "cp", "tp_cp", "tp_ep", "mp", "mp_ep", "pp")  # meet in every micro-batch
 EXCHANGES = ("ep", "tp_ep", "mp_ep")  # of tokens with experts
+_AT_ONCE = 500_000  # operations that the engine joins and sorts: of a thousand ranks it needs GB
+_PARTS = """
+    select min(rank) as first, max(rank) as last from (
+        select rank, (sum(count) over (order by rank) - count) // $most as part
+        from (
+            select rank, count(*) as count from (
+                select rank, run, capture from kernels
+                union all select rank, run, capture from comm_ops
+                union all select rank, run, capture from device_tasks
+            ) where run = $run and capture = $capture group by rank
+        )
+    ) group by part order by part"""
 _SYNCS = """
     select rank, start_ns, start_ns + dur_ns as end_ns from host_ops
     where kind = 'api' and name ilike 'aclrtSynchronize%' and dur_ns > 0
@@ -96,7 +108,10 @@ class Operations:
 def read_operations(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Operations:
     """Of a capture whose ranks were compared. Raises TraceNotFound where there are none."""
     parameters = {"run": run, "capture": capture}
-    rows = store.frame(con.sql(sql_text("device_operations.sql"), params=parameters))
+    query = sql_text("device_operations.sql")
+    parts = rank_parts(con, run, capture)
+    frames = [store.frame(con.sql(query, params=parameters | part)) for part in parts]
+    rows = pl.concat(frames) if frames else pl.DataFrame()
     if rows.is_empty():
         raise TraceNotFound(
             Message(
@@ -119,11 +134,11 @@ def read_operations(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> O
         instance=pl.when("is_communication").then(alone),
     )
     instance = codes["instance"].rank("dense").fill_null(0).to_numpy().astype(np.int32) - 1
-    exogenous = (
-        is_communication
-        & ~rows["is_complete"].fill_null(value=False).to_numpy()
-        & (rows["group_size"].fill_null(2).to_numpy() > 1)
-    )
+    # A member of whom only HCCL's times are known has no operations that could change.
+    members = np.bincount(instance + 1)[instance + 1]
+    rank_count = rows["rank_count"].fill_null(0).to_numpy()
+    is_whole = rows["is_complete"].to_numpy() & (rank_count == members)
+    exogenous = is_communication & ~is_whole & (rows["group_size"].fill_null(2).to_numpy() > 1)
     ends = (rows["start_ns"] + rows["dur_ns"]).to_numpy() - zero_ns
     instance = _apart(instance, rows["start_ns"].to_numpy() - zero_ns, ends, exogenous)
     rank, ranks = _codes(rows["rank"])
@@ -152,6 +167,14 @@ def read_operations(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> O
         ranks, steps, types, kind_names, zero_ns, syncs,
         rows.select("name", "core", "shapes", "op_id", "size_bytes", "connection_id"),
     )  # fmt: skip
+
+
+@latest
+def rank_parts(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> list[dict[str, int]]:
+    """The ranks of a capture that run operations, so many at a time as can be joined in memory:
+    `first` and `last` of each part."""
+    parameters = {"run": run, "capture": capture, "most": _AT_ONCE}
+    return store.frame(con.sql(_PARTS, params=parameters)).to_dicts()
 
 
 def programs(ops: Operations) -> list[Integers]:

@@ -162,10 +162,12 @@ def layer_ratios(
     return ratios
 
 
-def _even_parts(passes: int, places: int) -> tuple[Part, ...]:
+def _even_parts(from_places: int, places: int) -> tuple[Part, ...]:
     """Where no layers are told apart: each place's passes in equal parts."""
-    each = int(np.lcm(passes, places)) // passes
-    return tuple(Part(place, 1 / each, 1 / each) for place in range(passes) for _ in range(each))
+    each = int(np.lcm(from_places, places)) // from_places
+    return tuple(
+        Part(place, 1 / each, 1 / each) for place in range(from_places) for _ in range(each)
+    )
 
 
 def durations(
