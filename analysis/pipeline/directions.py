@@ -33,8 +33,8 @@ _MARK = (
     r"|micro.?batch.*(forward|backward|fwd|bwd|wgrad)"
 )
 _MARKED_WEIGHTS = r"(?i)wgrad"
-# Columns that `with_directions` returns: texts, which take the memory, have told theirs by then.
-_TOLD = (
+# What `with_directions` returns: texts, which take the memory, have told theirs by then.
+_COLUMNS = (
     "row", "at", "lane", "start", "dur", "stream", "type", "sequence", "mark_number", "order",
     "is_launched", "is_cube", "is_product", "is_sized", "is_weight", "basis", "direction",
 )  # fmt: skip
@@ -170,7 +170,7 @@ def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
     return (
         _with_runs(rows)
         .with_columns(direction=pl.when("is_run").then(pl.lit(WEIGHTS)).otherwise(direction))
-        .select(_TOLD)
+        .select(_COLUMNS)
     )
 
 
