@@ -16,14 +16,14 @@ from npuscope.analysis.findings import communication_rules
 from npuscope.analysis.findings.finding import CERTAINTIES, EVIDENCE_ROWS, Finding, by_gain
 from npuscope.analysis.findings.findings import finding_rows, findings
 from npuscope.analysis.findings.list_findings import RULES
-from npuscope.analysis.memo import forget, remember
+from npuscope.analysis.memo import remember
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay import captures
 from npuscope.analysis.scope import Scope
 from npuscope.collector.store import store
 from npuscope.profile import summary_versions
 from tests.analysis.findings_page import findings_markdown
-from tests.analysis.tables import Row, answer, connect, fill, kernel, op
+from tests.analysis.tables import Row, answer, connect, fill, keep_summaries, kernel, op
 from tests.conftest import REPOSITORY
 
 MS = 1_000_000
@@ -43,11 +43,15 @@ def of(con: duckdb.DuckDBPyConnection, name: str) -> Finding:
     return by_name(con)[name]
 
 
-def by_name(con: duckdb.DuckDBPyConnection) -> dict[str, Finding]:
-    """Findings of the tables as they are now, as a command asks them."""
+def findings_of(con: duckdb.DuckDBPyConnection, *asked: Scope, **more: str) -> list[Finding]:
+    """Of the tables as they are now, as a command asks them."""
+    keep_summaries(con)
     remember(con)
-    forget(con)
-    listed = findings(con)
+    return findings(con, *asked, **more)
+
+
+def by_name(con: duckdb.DuckDBPyConnection) -> dict[str, Finding]:
+    listed = findings_of(con)
     found = {one.name: one for one in listed}
     assert len(found) == len(listed)
     return found
@@ -132,7 +136,7 @@ def test_calls_of_the_host_point_to_where_they_are_listed() -> None:
                for step, (start, end) in enumerate(zip((0, *ends), ends, strict=False))],
     )  # fmt: skip
     assert of(con, "host_calls").at_stake_ns == 10 * MS  # one of three steps
-    chosen = {one.name: one for one in findings(con, Scope(step=0))}
+    chosen = {one.name: one for one in findings_of(con, Scope(step=0))}
     assert chosen["host_calls"].at_stake_ns == 800 * MS
     # A rank with a single step counts once, as in the mean step that shares are of.
     fill(con, "kernels", [kernel(1010 * MS, 90 * MS, 1, rank=1)])
@@ -230,7 +234,7 @@ def test_kernels_that_only_move_or_set_data() -> None:
         kernel(90 * MS, 2 * MS, 1, type="ZerosLike", core="AI_VECTOR_CORE"),
         kernel(92 * MS, 8 * MS, 1, type="Unique", core="AI_CPU"),
     ])  # fmt: skip
-    found = {one.name: one.at_stake_ns for one in findings(con)}
+    found = {one.name: one.at_stake_ns for one in findings_of(con)}
     assert found == {
         "data_movement": 10 * MS, "ai_cpu_kernels": 8 * MS, "slow_operators": 6 * MS,
         "data_setting": 2 * MS,
@@ -248,7 +252,7 @@ def test_memory_that_lies_unused_costs_no_known_time_and_comes_last() -> None:
             "reserved_bytes": 12 * gib,
         }],
     )  # fmt: skip
-    found = findings(con)
+    found = findings_of(con)
     assert [one.name for one in found] == ["device_idle", "memory_fragmentation"]
     assert found[-1].at_stake_ns is None
     assert found[-1].certainty == "hint"
@@ -256,7 +260,7 @@ def test_memory_that_lies_unused_costs_no_known_time_and_comes_last() -> None:
 
 def test_what_is_unknown_is_not_at_stake() -> None:
     con = job(comm_ops=[op(0, 10 * MS, 1)])  # no kernel: what is hidden is unknown
-    assert findings(con) == []
+    assert findings_of(con) == []
 
 
 @pytest.mark.slow
@@ -265,19 +269,19 @@ def test_the_choice_of_a_rank_and_step_holds_for_all_of_it() -> None:
         kernel(0, 10 * MS, 1), kernel(15 * MS, 5 * MS, 1),
         kernel(0, 10 * MS, 1, rank=1), kernel(20 * MS, 80 * MS, 1, rank=1),
     ])  # fmt: skip
-    [found] = findings(con, Scope(rank=0))
+    [found] = findings_of(con, Scope(rank=0))
     assert (found.name, found.at_stake_ns) == ("device_idle", 5 * MS)
 
 
 def test_commands_name_the_path_as_a_shell_wants_it() -> None:
     con = job(kernels=[kernel(0, 10 * MS, 1), kernel(12 * MS, 8 * MS, 1)])
-    [found] = findings(con, path="/data/my job")
+    [found] = findings_of(con, path="/data/my job")
     assert found.command == "npuscope host '/data/my job'"
 
 
 def test_none_without_evidence() -> None:
     con = job(kernels=[kernel(0, 10 * MS, 1), kernel(12 * MS, 8 * MS, 1)])
-    [found] = findings(con)
+    [found] = findings_of(con)
     bare = {name: getattr(found, name) for name in Finding.__dataclass_fields__}
     with pytest.raises(ValueError, match="no evidence"):
         by_gain([Finding(**{**bare, "evidence": pl.DataFrame()})])

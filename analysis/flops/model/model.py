@@ -259,7 +259,7 @@ def _twice(formula: str) -> str:
 
 
 def _ffn_terms(
-    model: Model, dense: int, is_mixed: int, router: bool, part: Literal["layers", "mtp"]
+    model: Model, dense: int, moe_layers: int, router: bool, part: Literal["layers", "mtp"]
 ) -> list[Term]:
     matrices = ffn_matrices(model)
     per_size = 2 * matrices * model.hidden_size
@@ -270,18 +270,18 @@ def _ffn_terms(
             Term("dense FFN", part, "matmul", per_size * model.ffn_size, dense, formula)
         )  # fmt: skip
     experts = model.experts
-    if is_mixed and experts is not None:
+    if moe_layers and experts is not None:
         routed = per_size * experts.ffn_size * experts.top_k
         terms.append(
-            Term("routed experts", part, "matmul", routed, is_mixed, f"2 ({matrices} h f_e k)")
+            Term("routed experts", part, "matmul", routed, moe_layers, f"2 ({matrices} h f_e k)")
         )  # fmt: skip
         if experts.shared:
             shared = per_size * shared_size(experts)
             formula = f"2 ({matrices} h f_s n_s)"
-            terms.append(Term("shared experts", part, "matmul", shared, is_mixed, formula))
+            terms.append(Term("shared experts", part, "matmul", shared, moe_layers, formula))
         if router:
             scores = 2 * model.hidden_size * experts.routed
-            terms.append(Term("router", part, "matmul", scores, is_mixed, "2 h E"))
+            terms.append(Term("router", part, "matmul", scores, moe_layers, "2 h E"))
     return terms
 
 
