@@ -35,7 +35,7 @@ _CHOSEN_FROM = {
     ),
     "mean_comm": (
         ("step_summary", "comm_summary"),
-        "run, capture, exposed_attributed_ns desc nulls last,"
+        "run, capture, step nulls first, exposed_attributed_ns desc nulls last,"
         " total_ns desc nulls last, kind nulls last, op_type nulls last, group_hash nulls last",
     ),
     "mean_links": (
@@ -138,10 +138,11 @@ def mean_comm(
 ) -> pl.DataFrame:
     """Communication of such a step, most exposed first: columns of the metric `mean_comm`, of the
     keys those that are told apart."""
-    means = _means(con, "mean_comm", scope).filter(pl.col("by_key") == by)
+    means = _means(con, "mean_comm", scope).filter(~pl.col("by_step"), pl.col("by_key") == by)
     keys = {"kind": ("op_type", "group_hash"), "type": ("kind", "group_hash"),
             "op": ("group_hash",), "group": ()}[by]  # fmt: skip
-    return means.drop("by_key", *keys, *(["group_count"] if by != "op" else []))
+    unused = ["by_key", "by_step", "step", *(["group_count"] if by != "op" else [])]
+    return means.drop(*unused, *keys)
 
 
 def means_of_fewer(rows: pl.DataFrame, headings: Mapping[str, str]) -> str | None:

@@ -12,6 +12,7 @@ from npuscope.analysis import means, query
 from npuscope.analysis.communication.volume import mean_pairs
 from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.scope import Scope
+from npuscope.analysis.views import frame
 from npuscope.dashboard.exporter.gauges import metric_gauges
 from tests.analysis.tables import Row, connect, fill, keep_summaries, kernel, op
 
@@ -260,7 +261,11 @@ def test_ranks_that_hccl_did_not_measure_do_not_thin_out_those_it_did() -> None:
         ]  # fmt: skip
         assert (row["op_count"], row["total_ns"]) == (2 / 5, 6 * MS / 5)
         assert (row["transit_ns"], row["wait_ns"], row["size_bytes"]) == (4e6 / 5, 2e6 / 5, None)
-    for step, (rank_count, op_count) in ((1, (2, 0.5)), (2, (1, 1.0))):
+    # As the history for Prometheus has it, and who chose a step.
+    each = frame(con, "from mean_comm where by_step and by_key = 'type' and op_type = 'send'")
+    by_step = [(1, 2, 0.5), (2, 1, 1.0)]
+    assert each.sort("step").select("step", "rank_count", "op_count").rows() == by_step
+    for step, rank_count, op_count in by_step:
         of_step = means.mean_comm(con, Scope(step=step), by="type").filter(op_type="send")
         assert of_step.select("rank_count", "op_count").rows() == [(rank_count, op_count)]
 

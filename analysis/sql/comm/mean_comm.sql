@@ -17,6 +17,8 @@
 --
 --   run                          varchar  run of the training job
 --   capture                      varchar  ranks profiled at the same time
+--   by_step                      boolean  whether the row is of one step over its ranks; else of all steps
+--   step                         bigint   producer's step number, by step
 --   by_key                       varchar  kind, type, op (kind and type) or group (kind, type and group)
 --   kind                         varchar  parallel kind, but by type
 --   op_type                      varchar  allReduce, allToAllV, send, ...; but by kind
@@ -79,46 +81,57 @@ _pairs as (
         from _facts anti join (select distinct run, capture, rank from step_summary) using (run, capture, rank)
     )
 ),
-_later
+_marked as (
+    select p.* rename (step as of_step), by_step, case when by_step then p.step end as step,
+        coalesce(is_warm_up, false) as is_warm_up
+    from (select *, unnest([false, true]) as by_step from _pairs) as p
+    left join job_steps as j on j.run = p.run and j.capture = p.capture and j.step is not distinct from p.step
+    qualify p.step is not null or not bool_or(p.step is not null) over (partition by p.run, p.capture)
+),
+_later as (
+    select * from _marked
+    qualify not is_warm_up or bool_and(is_warm_up) over (partition by run, capture, by_step, step)
+),
 _counts as (
-    select * from _later qualify known = max(known) over (partition by run, capture)
+    select * from _later qualify known = max(known) over (partition by run, capture, by_step, step)
 ),
 _over as (
-    select run, capture,
-        count(distinct rank) as rank_count, count(distinct step) as step_count, count(*) as rank_step_count,
+    select run, capture, by_step, step,
+        count(distinct rank) as rank_count, count(distinct of_step) as step_count, count(*) as rank_step_count,
         count(*) filter (where has_transit) as transit_count,
         count(*) filter (where has_wait) as wait_count,
         count(*) filter (where has_size) as size_count
-    from _counts group by run, capture
+    from _counts group by run, capture, by_step, step
 ),
 _rows as (
-    select c.* replace (unnest(case when by_key = 'op' then ['op', 'group'] else [by_key] end) as by_key),
-        has_transit, has_wait, has_size
+    select c.* exclude (step)
+            replace (unnest(case when by_key = 'op' then ['op', 'group'] else [by_key] end) as by_key),
+        by_step, p.step, p.of_step, has_transit, has_wait, has_size
     from comm_summary as c
     join _counts as p on p.run = c.run and p.capture = c.capture and p.rank = c.rank
-        and p.step is not distinct from c.step
+        and p.of_step is not distinct from c.step
 ),
 _keyed as (
     select * replace (case when by_key = 'group' then group_hash end as group_hash), group_hash as of_group from _rows
 ),
 _of_rank as (
-    select k.run, k.capture, k.rank, by_key, kind, op_type, group_hash,
-        sum(exposed_attributed_ns) / any_value(steps) as exposed_attributed_ns
+    select k.run, k.capture, by_step, step, k.rank, by_key, kind, op_type, group_hash,
+        sum(exposed_attributed_ns) / case when by_step then 1 else any_value(steps) end as exposed_attributed_ns
     from _keyed as k
-    join (select run, capture, rank, count(*) as steps from _counts group by run, capture, rank) as n
+    join (select run, capture, rank, count(*) as steps from _counts where not by_step group by run, capture, rank) as n
         on n.run = k.run and n.capture = k.capture and n.rank = k.rank
-    group by k.run, k.capture, k.rank, by_key, kind, op_type, group_hash
+    group by k.run, k.capture, by_step, step, k.rank, by_key, kind, op_type, group_hash
 ),
 _worst as (
-    select run, capture, by_key, kind, op_type, group_hash,
+    select run, capture, by_step, step, by_key, kind, op_type, group_hash,
         max(exposed_attributed_ns) as worst_exposed_attributed_ns,
         arg_max(rank, {'most': exposed_attributed_ns, 'lowest': -rank})
             filter (where exposed_attributed_ns is not null) as worst_rank
     from _of_rank
-    group by run, capture, by_key, kind, op_type, group_hash
+    group by run, capture, by_step, step, by_key, kind, op_type, group_hash
 ),
 _of_pair as (
-    select run, capture, by_key, kind, op_type, group_hash,
+    select run, capture, by_step, step, by_key, kind, op_type, group_hash,
         list(distinct of_group) as of_groups,
         sum(op_count) as op_count,
         sum(total_ns) as total_ns,
@@ -134,10 +147,10 @@ _of_pair as (
         any_value(has_wait) and count(wait_ns) = 0 as lacks_wait,
         any_value(has_size) and count(size_bytes) < count(*) as lacks_size
     from _keyed
-    group by run, capture, rank, step, by_key, kind, op_type, group_hash
+    group by run, capture, rank, of_step, by_step, step, by_key, kind, op_type, group_hash
 ),
 _sums as (
-    select run, capture, by_key, kind, op_type, group_hash,
+    select run, capture, by_step, step, by_key, kind, op_type, group_hash,
         case when by_key = 'op' then len(list_distinct(flatten(list(of_groups)))) end as group_count,
         sum(op_count) as op_count,
         sum(total_ns) as total_ns,
@@ -152,9 +165,9 @@ _sums as (
         count(*) filter (where lacks_wait) as wait_lacks,
         count(*) filter (where lacks_size) as size_lacks
     from _of_pair
-    group by run, capture, by_key, kind, op_type, group_hash
+    group by run, capture, by_step, step, by_key, kind, op_type, group_hash
 )
-select s.run, s.capture, s.by_key, s.kind, s.op_type, s.group_hash, group_count,
+select s.run, s.capture, s.by_step, s.step, s.by_key, s.kind, s.op_type, s.group_hash, group_count,
     rank_count, step_count, rank_step_count,
     case when transit_ns is null then 0 else transit_count - transit_lacks end as transit_rank_step_count,
     case when wait_ns is null then 0 else wait_count - wait_lacks end as wait_rank_step_count,
@@ -167,16 +180,18 @@ select s.run, s.capture, s.by_key, s.kind, s.op_type, s.group_hash, group_count,
     exposed_ns / rank_step_count as exposed_ns,
     exposed_attributed_ns / rank_step_count as exposed_attributed_ns,
     exposed_attributed_ns
-        / nullif(cast(sum(exposed_attributed_ns) over (partition by s.run, s.capture, s.by_key) as double), 0)
+        / nullif(cast(sum(exposed_attributed_ns) over (partition by s.run, s.capture, s.by_step, s.step, s.by_key) as double), 0)
         as share_ratio,
     transit_ns / nullif(transit_rank_step_count, 0) as transit_ns,
     wait_ns / nullif(wait_rank_step_count, 0) as wait_ns,
     size_bytes / nullif(size_rank_step_count, 0) as size_bytes,
     worst_rank, worst_exposed_attributed_ns
 from _sums as s
-join _over as o on o.run = s.run and o.capture = s.capture
-left join _worst as w on w.run = s.run and w.capture = s.capture and w.by_key = s.by_key
+join _over as o on o.run = s.run and o.capture = s.capture and o.by_step = s.by_step
+    and o.step is not distinct from s.step
+left join _worst as w on w.run = s.run and w.capture = s.capture and w.by_step = s.by_step
+    and w.step is not distinct from s.step and w.by_key = s.by_key
     and w.kind is not distinct from s.kind and w.op_type is not distinct from s.op_type
     and w.group_hash is not distinct from s.group_hash
-order by s.run, s.capture, s.by_key, exposed_attributed_ns desc nulls last, total_ns desc nulls last,
+order by s.run, s.capture, s.by_step, s.step nulls first, s.by_key, exposed_attributed_ns desc nulls last, total_ns desc nulls last,
     s.kind nulls last, s.op_type nulls last, s.group_hash nulls last
