@@ -39,9 +39,6 @@ cli._with_asked_only = functools.cache(cli._with_asked_only)
 # On a busy machine any command takes longer than a moment; tests of what is said then ask for it.
 waiting.PATIENCE_S = 600.0
 
-# Many tests ask one store, some with rules of their own: no answer of another test is theirs.
-memo.WORTH_S = math.inf
-
 # How long one example takes is the machine's affair, and a busy machine is no failure.
 settings.register_profile("npuscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("npuscope")
@@ -61,6 +58,12 @@ def pytest_collection_finish() -> None:
     takes 7 % less CPU."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Short tests keep answers in the stores that they share, as commands do. Long ones hold one
+    way to an answer against another, some with rules of their own: each computes its own."""
+    memo.WORTH_S = math.inf if item.get_closest_marker("slow") else 0.0
 
 
 def pytest_sessionfinish() -> None:

@@ -19,7 +19,7 @@ from npuscope.analysis.findings.list_findings import RULES
 from npuscope.analysis.memo import remember
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay import captures
-from npuscope.analysis.scope import Scope
+from npuscope.analysis.scope import ALL, Scope
 from npuscope.collector.store import store
 from npuscope.profile import summary_versions
 from tests.analysis.findings_page import findings_markdown
@@ -43,11 +43,13 @@ def of(con: duckdb.DuckDBPyConnection, name: str) -> Finding:
     return by_name(con)[name]
 
 
-def findings_of(con: duckdb.DuckDBPyConnection, *asked: Scope, **more: str) -> list[Finding]:
+def findings_of(
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, path: str = "PATH"
+) -> list[Finding]:
     """Of the tables as they are now, as a command asks them."""
     keep_summaries(con)
     remember(con)
-    return findings(con, *asked, **more)
+    return findings(con, scope, path=path)
 
 
 def by_name(con: duckdb.DuckDBPyConnection) -> dict[str, Finding]:

@@ -78,7 +78,8 @@ def test_what_is_kept_is_told_without_heavy_imports(
 def test_the_sample_is_told_alike(
     run: Run, sample_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = shutil.copytree(sample_store, tmp_path / "store")
+    without = shutil.ignore_patterns(answers.ANSWERS)
+    target = shutil.copytree(sample_store, tmp_path / "store", ignore=without)
     require_same(run, target, monkeypatch, COMMANDS)
 
 
