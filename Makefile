@@ -2,9 +2,9 @@
 
 VENV    ?= .venv
 # Tests often wait, for a process, a browser, a server: three keep two cores busy; the long proofs,
-# which wait more, need five.
+# which wait more, leave a sixth of them idle with three.
 WORKERS ?= 3
-SLOW_WORKERS ?= 5
+SLOW_WORKERS ?= 4
 SAMPLE  ?= sample_traces/moe_8_ranks
 BENCH   ?=
 FUZZ    ?=
