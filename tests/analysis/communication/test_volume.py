@@ -16,6 +16,7 @@ from npuscope.analysis.communication import volume
 from npuscope.analysis.scope import Scope
 from npuscope.collector.store import store
 from npuscope.errors import UsageError
+from npuscope.profile import summary_versions
 from npuscope.sample_traces.generate import Job
 from tests.analysis.tables import connect, fill, kernel, op
 from tests.conftest import WrittenJob
@@ -45,7 +46,7 @@ def _expected(golden: dict[str, Any]) -> dict[str, tuple[float, float]]:
 
 @pytest.mark.parametrize("name", SETS)
 def test_links_of_real_profiles(name: str, stores: dict[str, Path], goldens: Any) -> None:
-    with closing(store.open(stores[name])) as con:
+    with closing(store.open(stores[name], summaries=summary_versions())) as con:
         found = volume.links(con)
     assert set(found["basis"]) == {"hccl"}
     for rank, golden in goldens[name].items():
@@ -63,7 +64,7 @@ def test_links_of_real_profiles(name: str, stores: dict[str, Path], goldens: Any
 def test_tasks_tell_what_hccl_measured(name: str, stores: dict[str, Path]) -> None:
     """The same figures from the tasks of operations, where HCCL's own are taken away."""
     columns = "rank, step, op_type, group_hash, link, op_count, packet_count, size_bytes"
-    with closing(store.open(stores[name])) as con:
+    with closing(store.open(stores[name], summaries=summary_versions())) as con:
         measured = con.execute(
             f"select {columns}, large_packet_ratio, time_ns, unaligned_count"
             f" from ({metric('links').sql}) order by all"

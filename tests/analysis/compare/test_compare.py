@@ -24,6 +24,7 @@ from npuscope.analysis.compare.side import (
     together,
 )
 from npuscope.analysis.flops.mfu import mfu
+from npuscope.analysis.memo import remember
 from npuscope.analysis.scope import ALL
 from npuscope.analysis.views import frame
 from npuscope.collector.store import store
@@ -92,6 +93,7 @@ def side(job: Job, *, in_full: bool = False) -> Side:
     with connect() as con:
         put(con, canonical_frames(job, tables=TABLES, pipes=False))
         keep_summaries(con)
+        remember(con)  # as a command does
         found = measure(con, ALL)
         return found.with_kernels(kernels_in_full(con, ALL)) if in_full else found
 
@@ -244,6 +246,8 @@ def cut(job: Job, kept: pl.Expr | None = None, column: str = "step") -> Side:
         frames[name] = rows if kept is None or column not in rows.columns else rows.filter(kept)
     with connect() as con:
         put(con, frames)
+        keep_summaries(con)
+        remember(con)
         return measure(con, ALL)
 
 

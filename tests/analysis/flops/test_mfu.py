@@ -26,6 +26,7 @@ from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.dashboard.terminal.mfu_tables import mfu_table
 from npuscope.messages import Message
+from npuscope.profile import summary_versions
 from npuscope.sample_traces.generate import small, write_job
 from tests.analysis.tables import connect, fill, kernel, op
 
@@ -46,7 +47,7 @@ GRADIENT = {
 
 
 def open_profile(path: Path) -> Any:
-    return store.open(path)
+    return store.open(path, summaries=summary_versions())
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from npuscope.dashboard.report.report import report
 from npuscope.dashboard.terminal.tables import FittedTable
 from npuscope.messages import Message
 from npuscope.profile import reading_warnings, summary_versions
-from tests.analysis.tables import connect, fill, kernel, op
+from tests.analysis.tables import connect, fill, keep_summaries, kernel, op
 
 chinese = language_of("zh")
 
@@ -94,6 +94,7 @@ def blocks_with(name: str) -> list[Block]:
         fill(con, "ranks", [{}])
         fill(con, "kernels", [kernel(0, 9 * MS, 1, type=name, name=name)])
         fill(con, "comm_ops", [op(12 * MS, 9 * MS, 1, op_type=name)])
+        keep_summaries(con)
         remember(con)
         return list(report(con, ALL, top=10, warnings=[name], charts=True))
 
@@ -284,6 +285,7 @@ def test_ranks_that_are_not_here_are_told_of(world_size: int | None, told: str) 
         fill(con, "ranks", [{"world_size": world_size, "source_format": "db+text"}])
         fill(con, "kernels", [kernel(0, 9 * MS, 1)])
         fill(con, "comm_ops", [op(12 * MS, 9 * MS, 1, group_size=8)])
+        keep_summaries(con)
         remember(con)
         facts = facts_of(list(report(con, ALL, top=3)))
     assert (facts["ranks"], facts["recorded"]) == (told, "db+text export")

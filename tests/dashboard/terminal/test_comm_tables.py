@@ -8,11 +8,12 @@ from rich.console import Console, RenderableType
 
 from npuscope.analysis import means, query
 from npuscope.analysis.communication import volume
+from npuscope.analysis.memo import remember
 from npuscope.analysis.scope import Scope
 from npuscope.dashboard.report.report import report
 from npuscope.dashboard.terminal.comm_tables import links_table, masking_table, matrix_table
 from npuscope.dashboard.terminal.tables import FittedTable
-from tests.analysis.tables import connect, fill, kernel, op
+from tests.analysis.tables import connect, fill, keep_summaries, kernel, op
 
 MS = 1_000_000
 
@@ -41,6 +42,8 @@ def con() -> duckdb.DuckDBPyConnection:
     fill(made, "comm_times", [{"rank": 2, "step": 1, "op_type": "send", "elapse_ns": 77.0 * MS,
                                "wait_ns": 3.0 * MS}])  # fmt: skip
     fill(made, "profiler_steps", [{"rank": 2, "step": 1, "computing_ns": 5.0 * MS}])
+    keep_summaries(made)
+    remember(made)  # as a command does
     return made
 
 
@@ -109,6 +112,8 @@ def test_a_table_tells_what_is_the_mean_of_fewer() -> None:
         fill(made, "kernels", [kernel(0, MS, 1, rank=rank)])
         size = 6_000_000 if rank == 0 else None
         fill(made, "comm_ops", [op(MS, MS, 1, rank=rank, group_hash="1", size_bytes=size)])
+    keep_summaries(made)
+    remember(made)
     lines = draw(masking_table(query.comm(made), means.mean_comm(made)))
     assert lines[3][-1] == "6.0"
     assert " ".join(lines[4]).startswith("MB: mean of 1 of 2 ranks; exposed: ")
@@ -129,6 +134,8 @@ def test_without_steps_a_mean_is_of_the_whole_capture() -> None:
     fill(made, "comm_matrix", [{"variant": "total", "op_type": "send", "link": "HCCS",
                                 "src_rank": 0, "dst_rank": 1, "size_bytes": 6e6}])  # fmt: skip
     over = "of a rank's whole capture (mean of 2 ranks, no steps)"
+    keep_summaries(made)
+    remember(made)
     lines = draw(masking_table(query.comm(made), means.mean_comm(made)))
     assert " ".join(lines[0]) == f"Communication by kind: ms {over}"
     lines = draw(links_table(volume.links(made), means.mean_links(made)))
@@ -139,6 +146,7 @@ def test_without_steps_a_mean_is_of_the_whole_capture() -> None:
     assert "Pairs of ranks that exchange most (whole capture)" in words
     fill(made, "comm_matrix", [{"capture": "d", "variant": "total", "link": "HCCS", "src_rank": 0,
                                 "dst_rank": 1, "size_bytes": 8e6}])  # fmt: skip
+    keep_summaries(made)
     lines = draw(matrix_table(volume.matrix(made), volume.mean_pairs(made)))
     assert [line[-1] for line in lines if line[:1] == ["0"] and len(line) == 3] == ["6.0", "8.0"]
     assert "most, job d" in " ".join(word for line in lines for word in line)
